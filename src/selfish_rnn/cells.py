@@ -1,0 +1,80 @@
+"""Which weights of which modules can be made sparse, and how their rows divide into gates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from selfish_rnn.topology.gates import GRU_GATES, LSTM_GATES, RNN_GATES, GateLayout
+
+Layouts = Mapping[str, GateLayout]
+"""The weights of one module by their name in it, each with its gate layout."""
+
+_known_cells: dict[type[nn.Module], Callable[[Any], Layouts]] = {}
+
+
+def register_cell(cell: type[nn.Module], layouts: Callable[[Any], Layouts]) -> None:
+    """Teach the package the weights and gates of your own cell.
+
+    ``layouts`` takes an instance and names the weights that may be sparse, with the gates in their rows:
+
+    >>> class MinimalGatedCell(nn.Module):
+    ...     def __init__(self, inputs: int, hidden: int) -> None:
+    ...         super().__init__()
+    ...         self.weight = nn.Parameter(torch.empty(2 * hidden, inputs + hidden))
+    >>> register_cell(
+    ...     MinimalGatedCell,
+    ...     lambda cell: {"weight": GateLayout.even(("forget", "candidate"), cell.weight.shape[0])},
+    ... )
+
+    Subclasses of a registered class are known too.
+    """
+    _known_cells[cell] = layouts
+
+
+def is_known(module: nn.Module) -> bool:
+    """Whether the weights of this module are sparsified by default."""
+    return any(kind in _known_cells for kind in type(module).__mro__)
+
+
+def gate_layouts(module: nn.Module) -> Layouts:
+    """The weights of a known module with their gate layouts; nothing for an unknown one."""
+    for kind in type(module).__mro__:
+        if kind in _known_cells:
+            return _known_cells[kind](module)
+    return {}
+
+
+def _stacked(gates: tuple[str, ...]) -> Callable[[nn.Module], Layouts]:
+    """Layouts of torch's recurrent modules and cells, whose gates have equal sizes.
+
+    The projection of an LSTM (``weight_hr``) makes no gate, so it is one matrix of its own.
+    """
+
+    def layouts(module: nn.Module) -> Layouts:
+        return {
+            name: GateLayout.single(weight.shape[0])
+            if name.startswith("weight_hr")
+            else GateLayout.even(gates, weight.shape[0])
+            for name, weight in module.named_parameters(recurse=False)
+            if name.startswith("weight")
+        }
+
+    return layouts
+
+
+def _plain(module: nn.Linear | nn.Embedding) -> Layouts:
+    return {"weight": GateLayout.single(module.weight.shape[0])}
+
+
+for _kinds, _gates in (
+    ((nn.LSTM, nn.LSTMCell), LSTM_GATES),
+    ((nn.GRU, nn.GRUCell), GRU_GATES),
+    ((nn.RNN, nn.RNNCell), RNN_GATES),
+):
+    for _kind in _kinds:
+        register_cell(_kind, _stacked(_gates))
+register_cell(nn.Linear, _plain)
+register_cell(nn.Embedding, _plain)
