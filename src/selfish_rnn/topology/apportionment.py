@@ -1,0 +1,58 @@
+"""Dividing a whole number of weights exactly, in proportion to shares, within bounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def apportion(total: int, shares: Sequence[float], capacities: Sequence[int], minimum: int = 0) -> list[int]:
+    """Divide ``total`` over places in proportion to ``shares``; the parts add up to exactly ``total``.
+
+    No part exceeds its capacity or falls below ``minimum``; what a full place cannot take goes to the others in
+    proportion to their shares, and once every place with a share is full, to the rest by free capacity. Fractions
+    are settled by largest remainder, the first place winning a tie, so the answer is deterministic.
+
+    >>> apportion(10, shares=[1, 1, 1], capacities=[100, 100, 100])
+    [4, 3, 3]
+    >>> apportion(10, shares=[1, 1, 1], capacities=[1, 100, 100])
+    [1, 5, 4]
+    """
+    if not minimum * len(shares) <= total <= sum(capacities):
+        raise ValueError(
+            f"{total} weights cannot be divided over places that hold {minimum * len(shares)} to {sum(capacities)}"
+        )
+    parts = [0.0] * len(shares)
+    free = list(range(len(shares)))
+    remaining = float(total)
+
+    def settle(bounds: Sequence[int], direction: int) -> None:
+        nonlocal free, remaining
+        while free:
+            weights = [shares[i] for i in free]
+            if sum(weights) <= 0:
+                weights = [float(capacities[i]) for i in free]
+            for i, weight in zip(free, weights, strict=True):
+                parts[i] = remaining * weight / sum(weights) if weight else 0.0
+            outside = [i for i in free if direction * parts[i] > direction * bounds[i]]
+            if not outside:
+                break
+            for i in outside:
+                parts[i] = float(bounds[i])
+                remaining -= bounds[i]
+            free = [i for i in free if i not in outside]
+
+    # Settling the full places first can only raise the others, settling the poor ones afterwards only lowers them:
+    # each phase is finished when it finds nobody out of bounds.
+    settle(capacities, +1)
+    settle([minimum] * len(shares), -1)
+
+    counts = [min(math.floor(part), capacity) for part, capacity in zip(parts, capacities, strict=True)]
+    by_remainder = sorted(range(len(parts)), key=lambda i: counts[i] - parts[i])
+    missing = total - sum(counts)
+    while missing:
+        for i in by_remainder:
+            if missing and counts[i] < capacities[i]:
+                counts[i] += 1
+                missing -= 1
+    return counts

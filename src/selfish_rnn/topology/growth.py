@@ -1,0 +1,34 @@
+"""Growth: where new weights come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from selfish_rnn.topology.redistribution import Quota
+from selfish_rnn.topology.topology import Topology, empty_positions, sample
+
+
+def at_random(topology: Topology, quotas: Sequence[Quota], generator: torch.Generator) -> Tensor:
+    """New positions drawn uniformly from the empty ones of each span, as many as its quota says."""
+    grown = []
+    for span, count in quotas:
+        occupied = topology.active[topology.within(span)]
+        ranks = sample(span.size - len(occupied), count, generator)
+        grown.append(empty_positions(occupied, span, ranks))
+    return torch.cat(grown)
+
+
+def by_score(topology: Topology, quotas: Sequence[Quota], score: Tensor) -> Tensor:
+    """The empty positions of each span with the largest ``|score|``; of equals the first ones.
+
+    ``score`` has the shape of the matrix: the dense gradient (RigL) or momentum (SNFS).
+    """
+    ranking = score.detach().float().abs().flatten().cpu().index_fill(0, topology.active, -1.0)
+    grown = []
+    for span, count in quotas:
+        order = ranking[span.start : span.stop].sort(descending=True, stable=True).indices
+        grown.append(span.start + order[:count])
+    return torch.cat(grown).sort().values

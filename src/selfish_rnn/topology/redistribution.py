@@ -1,0 +1,95 @@
+"""Redistribution: who gets the freed budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from selfish_rnn.topology.apportionment import apportion
+from selfish_rnn.topology.topology import Span, Topology
+
+
+@dataclass(frozen=True)
+class Freed:
+    """A matrix after removal: what stays (``topology`` and its weights) and how many weights are to be grown.
+
+    ``before`` is the topology before removal. ``gradients`` are those of the staying weights, where there are any.
+    """
+
+    topology: Topology
+    before: Topology
+    values: Tensor
+    gradients: Tensor | None = None
+
+    @property
+    def count(self) -> int:
+        return self.before.count - self.topology.count
+
+    def room(self, span: Span) -> int:
+        return span.size - self.topology.count_in(span)
+
+
+Quota = tuple[Span, int]
+"""How many weights grow in a span."""
+
+
+def same_matrix(freed: Freed) -> list[Quota]:
+    """The matrix grows what it lost, anywhere in it."""
+    return [(freed.topology.whole, freed.count)]
+
+
+def same_gate(freed: Freed) -> list[Quota]:
+    """Each gate grows what it lost."""
+    return [
+        (span, freed.before.count_in(span) - freed.topology.count_in(span)) for _, span in freed.topology.gate_spans()
+    ]
+
+
+def equal_gates(freed: Freed) -> list[Quota]:
+    """Every gate grows the same number of weights per row; what a full gate cannot take goes to the others.
+
+    The cell gate redistribution of the paper: as removal is over all gates together, a gate with more large weights
+    loses fewer, grows as many as the others and so gains. Where the gates differ in size (ON-LSTM's master gates)
+    the number goes with the size, or the small ones would fill up at once.
+    """
+    return _by_share(freed, [float(span.size) for _, span in freed.topology.gate_spans()])
+
+
+def gates_by_magnitude(freed: Freed) -> list[Quota]:
+    """Gates grow in proportion to the mean magnitude of the weights they keep."""
+    return _by_share(freed, _gate_means(freed, freed.values))
+
+
+def gates_by_gradient(freed: Freed) -> list[Quota]:
+    """Gates grow in proportion to the mean gradient magnitude of the weights they keep."""
+    if freed.gradients is None:
+        raise ValueError(
+            "redistribution by gradient needs the gradients of the last backward pass: "
+            "rewire before they are set to None (optimizer.zero_grad)"
+        )
+    return _by_share(freed, _gate_means(freed, freed.gradients))
+
+
+def _gate_means(freed: Freed, values: Tensor) -> list[float]:
+    means = []
+    for _, span in freed.topology.gate_spans():
+        kept = values[freed.topology.within(span)]
+        means.append(float(kept.abs().mean()) if len(kept) else 0.0)
+    return means
+
+
+def _by_share(freed: Freed, shares: Sequence[float]) -> list[Quota]:
+    spans = [span for _, span in freed.topology.gate_spans()]
+    counts = apportion(freed.count, shares, [freed.room(span) for span in spans])
+    return list(zip(spans, counts, strict=True))
+
+
+REDISTRIBUTIONS: dict[str, Callable[[Freed], list[Quota]]] = {
+    "matrix": same_matrix,
+    "gate": same_gate,
+    "gates-equal": equal_gates,
+    "gates-by-magnitude": gates_by_magnitude,
+    "gates-by-gradient": gates_by_gradient,
+}
