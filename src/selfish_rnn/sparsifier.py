@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from selfish_rnn.cells import gate_layouts
 from selfish_rnn.optimizer_state import forget
+from selfish_rnn.selection import Selector, choose_weights
 from selfish_rnn.topology import ALLOCATIONS, METHODS, SCHEDULES, Existing, GateLayout, Method, Topology, rewire
 from selfish_rnn.topology.bits import pack_bits, unpack_bits
-
-Selector = str | type[nn.Module]
-"""A pattern of parameter names (``"rnn.weight_*"``) or a type of module."""
 
 
 @dataclass
@@ -102,7 +98,7 @@ class Sparsifier:
         self._schedule = SCHEDULES[schedule]
         self._generator = torch.Generator().manual_seed(seed)
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        chosen = list(_choose(model, include, exclude))
+        chosen = list(choose_weights(model, include, exclude))
         shapes = [tuple(parameter.shape) for _, parameter, _ in chosen]
         counts = ALLOCATIONS[self.method.allocation](shapes, 1 - sparsity)
         self.weights: list[SparseWeight] = []
@@ -348,39 +344,3 @@ def _check_settings(
             f"a {schedule} schedule needs updates=, the number of rewirings in the run "
             "(the number of epochs if you call update() after each), or use schedule='constant'"
         )
-
-
-def _choose(
-    model: nn.Module, include: Sequence[Selector] | None, exclude: Sequence[Selector]
-) -> Iterator[tuple[str, nn.Parameter, GateLayout]]:
-    """The weights to make sparse, each once under its first name; an excluded one is excluded under all its names."""
-    matched: set[Selector] = set()
-
-    def selected(selectors: Sequence[Selector], name: str, module: nn.Module) -> bool:
-        hits = {
-            selector
-            for selector in selectors
-            if (fnmatch.fnmatchcase(name, selector) if isinstance(selector, str) else isinstance(module, selector))
-        }
-        matched.update(hits)
-        return bool(hits)
-
-    chosen: dict[int, tuple[str, nn.Parameter, GateLayout]] = {}
-    excluded: set[int] = set()
-    for prefix, module in model.named_modules():
-        layouts = gate_layouts(module)
-        for local, parameter in module.named_parameters(recurse=False):
-            name = f"{prefix}.{local}" if prefix else local
-            if parameter.ndim < 2 or "bias" in local:
-                continue
-            if selected(exclude, name, module):
-                excluded.add(id(parameter))
-            if local in layouts if include is None else selected(include, name, module):
-                gates = layouts.get(local, GateLayout.single(parameter.shape[0]))
-                chosen.setdefault(id(parameter), (name, parameter, gates))
-    unmatched = [str(selector) for selector in [*(include or ()), *exclude] if selector not in matched]
-    if unmatched:
-        raise ValueError(f"no weight matrix of the model matches {', '.join(unmatched)}")
-    if not chosen.keys() - excluded:
-        raise ValueError("the model has no weight matrix to make sparse")
-    return (weight for identity, weight in chosen.items() if identity not in excluded)
