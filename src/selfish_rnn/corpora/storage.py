@@ -1,0 +1,47 @@
+"""Where corpora are looked for and kept, and how files are written so that no reader ever meets half of one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+DATA_VARIABLE = "SELFISH_RNN_DATA"
+CACHE_VARIABLE = "SELFISH_RNN_CACHE"
+
+
+def data_directory() -> Path | None:
+    """The folder of the user's own copies of known corpora, ``$SELFISH_RNN_DATA``."""
+    value = os.environ.get(DATA_VARIABLE)
+    return Path(os.path.expanduser(value)) if value else None
+
+
+def cache_directory() -> Path | None:
+    """``$SELFISH_RNN_CACHE``, else ``$XDG_CACHE_HOME/selfish-rnn``, else ``~/.cache/selfish-rnn``.
+
+    ``None`` where the user has no home: then nothing is kept.
+    """
+    value = os.environ.get(CACHE_VARIABLE)
+    if value:
+        return Path(os.path.expanduser(value))
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(base):  # the XDG specification asks to ignore relative paths
+        return Path(base) / "selfish-rnn"
+    try:
+        return Path.home() / ".cache" / "selfish-rnn"
+    except RuntimeError:
+        return None
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write under a name of its own, then rename: of several writers the last wins, and each wrote a whole file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,144 @@
+"""The words a model knows, and the number of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from selfish_rnn.corpora.tokenization import EOS, TOKENIZERS, UNKNOWN, Tokenizer
+from selfish_rnn.errors import UserError
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Tokens in order of their id, together with the way text is split into them.
+
+    >>> vocabulary = Vocabulary(("the", "cat", "<eos>"))
+    >>> vocabulary.encode("the cat")
+    [0, 1]
+    >>> vocabulary.decode([1, 2])
+    ['cat', '<eos>']
+
+    ``tokenizer`` is ``"whitespace"`` or ``"prose"`` (lowercase, punctuation apart); it is kept in the JSON form, so
+    that a prompt given to a trained model is split as its corpus was.
+    """
+
+    tokens: tuple[str, ...]
+    tokenizer: str = "whitespace"
+    _ids: dict[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tokens", tuple(self.tokens))
+        object.__setattr__(self, "_ids", {token: index for index, token in enumerate(self.tokens)})
+        if len(self._ids) != len(self.tokens):
+            raise UserError("a vocabulary must not hold the same token twice")
+        if EOS not in self._ids:
+            raise UserError(f"a vocabulary must hold the end-of-sentence token {EOS}")
+        if self.tokenizer not in TOKENIZERS:
+            raise UserError(f"unknown tokenizer {self.tokenizer!r}: known are {', '.join(TOKENIZERS)}")
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __contains__(self, word: object) -> bool:
+        return word in self._ids
+
+    @property
+    def eos(self) -> str:
+        """The token that closes every line."""
+        return EOS
+
+    @property
+    def eos_id(self) -> int:
+        """The id of the token that closes every line."""
+        return self._ids[EOS]
+
+    @property
+    def unknown(self) -> str | None:
+        """The token that stands for words not in the vocabulary; ``None`` if the corpus has none."""
+        return UNKNOWN if UNKNOWN in self._ids else None
+
+    @property
+    def unknown_id(self) -> int | None:
+        """The id of :attr:`unknown`."""
+        return self._ids.get(UNKNOWN)
+
+    def tokenize(self, text: str) -> list[str]:
+        """Split a text into words in the manner of the corpus; no end-of-sentence token is added."""
+        return self._tokenizer.split(text)
+
+    def encode(self, text: str | Iterable[str]) -> list[int]:
+        """Ids of a line of text, or of words already split.
+
+        A word that is not in the vocabulary becomes ``<unk>``; where the corpus has no ``<unk>``, it is an error.
+        """
+        words = self.tokenize(text) if isinstance(text, str) else text
+        unknown = self.unknown_id
+        ids = []
+        for word in words:
+            index = self._ids.get(word, unknown)
+            if index is None:
+                hint = f"; did you mean {word.lower()!r}?" if word.lower() in self._ids else ""
+                raise UserError(
+                    f"the word {word!r} is not in the vocabulary, and the corpus has no {UNKNOWN} to stand for it{hint}"
+                )
+            ids.append(index)
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> list[str]:
+        """The token of each id; one-dimensional tensors are welcome."""
+        words = []
+        for identifier in ids:
+            index = int(identifier)
+            if not 0 <= index < len(self.tokens):
+                raise IndexError(f"id {index} is outside the vocabulary of {len(self.tokens)} tokens")
+            words.append(self.tokens[index])
+        return words
+
+    def join(self, words: Iterable[str]) -> str:
+        """Words as text to print: a line break for each ``<eos>``, natural spacing around punctuation."""
+        lines: list[list[str]] = [[]]
+        for word in words:
+            if word == EOS:
+                lines.append([])
+            else:
+                lines[-1].append(word)
+        return "\n".join(self._tokenizer.join(line) for line in lines)
+
+    def to_json(self) -> str:
+        """The vocabulary as a JSON object with the fields ``tokenizer`` and ``tokens``."""
+        return json.dumps({"tokenizer": self.tokenizer, "tokens": self.tokens}, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Vocabulary:
+        """The inverse of :meth:`to_json`."""
+        try:
+            content = json.loads(text)
+        except ValueError as error:
+            raise UserError(f"the vocabulary is not JSON: {error}") from error
+        if not isinstance(content, dict):
+            raise UserError("the vocabulary must be a JSON object with the fields tokenizer and tokens")
+        tokens, tokenizer = content.get("tokens"), content.get("tokenizer")
+        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+            raise UserError("the field tokens of a vocabulary must be a list of strings")
+        if not isinstance(tokenizer, str):
+            raise UserError("the field tokenizer of a vocabulary must be a string")
+        return cls(tuple(tokens), tokenizer)
+
+    def save(self, path: str | Path) -> None:
+        """Write :meth:`to_json` to a file."""
+        Path(path).write_text(self.to_json(), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Vocabulary:
+        """Read a file written by :meth:`save`."""
+        try:
+            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, UserError) as error:
+            raise UserError(f"cannot read the vocabulary {path}: {error}") from error
+
+    @property
+    def _tokenizer(self) -> Tokenizer:
+        return TOKENIZERS[self.tokenizer]
