@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from selfish_rnn.errors import UserError
 
 State = tuple[Tensor, ...]
 """The recurrent state carried from one window to the next, as a flat tuple of tensors."""
@@ -17,8 +18,8 @@ State = tuple[Tensor, ...]
 class Encoded:
     """What the recurrent layers make of a window of tokens.
 
-    ``output`` (time x batch x features) is what the output layer reads, after the output dropout; ``raw`` is the
-    same before that dropout; ``state`` is carried to the next window.
+    ``output`` (time x batch x features) is what the output layer reads, after the output dropout; ``raw`` is
+    the same before that dropout; ``state`` is carried to the next window.
     """
 
     output: Tensor
@@ -27,14 +28,17 @@ class Encoded:
 
 
 class LanguageModel(nn.Module):
-    """A recurrent language model: ``encode`` runs the recurrent layers, ``logits`` and ``loss`` read them out.
+    """A recurrent language model: ``encode`` runs the recurrent layers, ``logits`` and ``loss`` read out.
 
-    Tokens are time x batch. A model defines :meth:`encode`, :meth:`initial_state` and :meth:`logits`; one that can
-    compute its loss with less memory than all logits take overrides :meth:`loss`.
+    Tokens are time x batch. A model defines :meth:`encode`, :meth:`initial_state` and :meth:`logits`; one
+    that can compute its loss with less memory than all logits take overrides :meth:`loss`.
     """
 
     activation_penalty_on: ClassVar[Literal["output", "raw"]] = "output"
     """Which field of :class:`Encoded` the activation penalty (AR) of this model is taken on."""
+
+    dense_parameters: ClassVar[tuple[str, ...]] = ()
+    """Name patterns (as in :mod:`fnmatch`) of the weights that stay dense although their module is known."""
 
     def initial_state(self, batch_size: int) -> State:
         """The zero state in which every epoch and every evaluation starts."""
@@ -64,7 +68,15 @@ def detach(state: State) -> State:
     return tuple(tensor.detach() for tensor in state)
 
 
-def uniform_(module: nn.Module, bound: float) -> None:
-    """Draw every parameter of a module from U(-bound, bound)."""
-    for parameter in module.parameters():
-        torch.nn.init.uniform_(parameter, -bound, bound)
+def check_sizes(**sizes: int) -> None:
+    """Refuse a size below one, by the name the user gave it."""
+    for name, size in sizes.items():
+        if size < 1:
+            raise UserError(f"{name} must be at least 1, got {size}")
+
+
+def check_probabilities(**probabilities: float) -> None:
+    """Refuse a dropout probability outside [0, 1): at 1 nothing would be left to scale up."""
+    for name, probability in probabilities.items():
+        if not 0 <= probability < 1:
+            raise UserError(f"{name} must be at least 0 and less than 1, got {probability}")

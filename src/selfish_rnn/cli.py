@@ -1,0 +1,175 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from selfish_rnn.errors import UserError
+
+if TYPE_CHECKING:  # torch takes a second to import, which --help should not
+    from selfish_rnn.experiments.running import Run
+
+app = typer.Typer(
+    help="Train recurrent networks that are sparse from the first step to the last.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+console = Console(highlight=False)
+
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
+
+
+@app.command()
+def train(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PRESET] [KEY=VALUE]...", help="A preset (default: quickstart) and changes to it."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file laid over the preset.")] = None,
+    run: Annotated[Path | None, typer.Option(help="Folder of the run (default: the next free one in runs/).")] = None,
+) -> None:
+    """Train a network, for example: selfish-rnn train ptb-stacked-lstm-small sparsity=0.8"""
+    from selfish_rnn.experiments.presets import (
+        build_experiment,
+        read_config,
+        read_preset,
+        with_assignments,
+        with_settings,
+    )
+    from selfish_rnn.experiments.running import Run
+    from selfish_rnn.training.run_folder import RunFolder
+
+    words = list(words or [])
+    preset = words.pop(0) if words and "=" not in words[0] else "quickstart"
+    settings, _ = read_preset(preset)
+    name = preset
+    source = f"preset {preset}"
+    if config is not None:
+        settings = with_settings(settings, read_config(config))
+        name, source = config.stem, str(config)
+    if words:
+        settings = with_assignments(settings, words)
+        source = "settings"
+    experiment = build_experiment(settings, source)
+    path = run or RunFolder.free_name(Path("runs"), name)
+    _execute(Run.start(experiment, path))
+
+
+@app.command()
+def resume(run: RunArgument) -> None:
+    """Continue a run that was interrupted; the result is the same as if it had not been."""
+    from selfish_rnn.experiments.running import Run
+
+    _execute(Run.open(run))
+
+
+@app.command()
+def evaluate(run: RunArgument) -> None:
+    """Measure the best model of a run on the validation and test text."""
+    from selfish_rnn.experiments.running import Run
+    from selfish_rnn.training.outcome import evaluate_splits
+
+    opened = Run.open(run)
+    corpus = opened.corpus()
+    for name, value in evaluate_splits(opened.model(), opened.experiment, corpus).items():
+        console.print(f"{name.replace('_', ' ')} {value:.2f}")
+
+
+@app.command()
+def generate(
+    run: RunArgument,
+    prompt: Annotated[str, typer.Option(help="Text to continue.")],
+    tokens: Annotated[int, typer.Option(min=1, help="How many words to write.")] = 60,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0: the likeliest word; 1: as the model says.")] = 0.8,
+    seed: Annotated[int | None, typer.Option(help="For the same text every time.")] = None,
+) -> None:
+    """Let the best model of a run continue a text."""
+    from selfish_rnn.experiments.running import Run
+    from selfish_rnn.training.outcome import generate as continue_text
+
+    opened = Run.open(run)
+    text = continue_text(opened.model(), opened.vocabulary(), prompt, tokens=tokens, temperature=temperature, seed=seed)
+    console.print(text, markup=False, soft_wrap=True)
+
+
+@app.command()
+def presets() -> None:
+    """List the presets."""
+    from selfish_rnn.experiments.presets import preset_names, read_preset
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for name in preset_names():
+        table.add_row(name, read_preset(name)[1])
+    console.print(table)
+
+
+@app.command()
+def show(preset: Annotated[str, typer.Argument(metavar="PRESET")]) -> None:
+    """Print a preset with every setting, as a configuration file to start from."""
+    from selfish_rnn.experiments.presets import build_experiment, read_preset, to_yaml
+
+    settings, about = read_preset(preset)
+    console.print(f"# {about}", markup=False, soft_wrap=True)
+    console.print(to_yaml(build_experiment(settings, f"preset {preset}")), markup=False, soft_wrap=True, end="")
+
+
+def _execute(run: Run) -> None:
+    """Train to the end, with what a person sees on the way."""
+    from selfish_rnn.console import show_outcome, show_start, watcher_for
+    from selfish_rnn.training.interruption import Interrupted
+
+    path = run.folder.path
+    watcher = watcher_for(console)
+    with contextlib.ExitStack() as stack:
+        trainer = run.trainer(watcher)
+        show_start(console, run.experiment, trainer, path)
+        if isinstance(watcher, contextlib.AbstractContextManager):
+            stack.enter_context(watcher)
+        try:
+            summary = run.execute(trainer)
+        except Interrupted:
+            stack.close()
+            console.print(f"Stopped; continue with: selfish-rnn resume {shlex.quote(str(path))}", soft_wrap=True)
+            raise typer.Exit(130) from None
+    show_outcome(console, summary, path)
+    quoted = shlex.quote(str(path))
+    console.print("What to try next:")
+    console.print(f"  selfish-rnn generate {quoted} --prompt 'the'", soft_wrap=True)
+    console.print(f"  tensorboard --logdir {quoted}", soft_wrap=True)
+    console.print(
+        f"  selfish-rnn train --config {shlex.quote(str(run.folder.config))} method=static   # without rewiring",
+        soft_wrap=True,
+    )
+
+
+@contextlib.contextmanager
+def _clear_errors() -> Iterator[None]:
+    try:
+        yield
+    except UserError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        _fail("interrupted", code=130)
+
+
+def _fail(message: str, code: int = 2) -> NoReturn:
+    Console(stderr=True, highlight=False).print(f"error: {message}", markup=False, soft_wrap=True)
+    raise SystemExit(code)
+
+
+def main() -> None:
+    """Run the command line; what the user can put right is one line and exit code 2."""
+    with _clear_errors():
+        app(prog_name="selfish-rnn")
+    sys.exit(0)

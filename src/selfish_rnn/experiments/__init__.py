@@ -1,0 +1,1 @@
+"""Experiments: presets, and the settings a user gives on top of them."""

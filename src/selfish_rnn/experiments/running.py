@@ -1,0 +1,68 @@
+"""Starting, continuing and opening runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from selfish_rnn.corpora import Corpus, Vocabulary, load_corpus, truncated
+from selfish_rnn.experiments.presets import build_experiment, read_config, to_yaml
+from selfish_rnn.models import LanguageModel
+from selfish_rnn.training.outcome import load_best, summarise
+from selfish_rnn.training.progress import Watcher
+from selfish_rnn.training.run_folder import RunFolder
+from selfish_rnn.training.settings import Experiment
+from selfish_rnn.training.trainer import Trainer
+
+
+def experiment_corpus(experiment: Experiment) -> Corpus:
+    """The corpus of an experiment, cut to the training tokens it asks for."""
+    corpus = load_corpus(experiment.corpus)
+    return corpus if experiment.train_tokens is None else truncated(corpus, experiment.train_tokens)
+
+
+@dataclass(frozen=True)
+class Run:
+    """An experiment in its folder."""
+
+    experiment: Experiment
+    folder: RunFolder
+
+    @classmethod
+    def start(cls, experiment: Experiment, path: Path) -> Run:
+        """A new run; the corpus is looked at first, so that a bad one leaves no folder behind."""
+        vocabulary = experiment_corpus(experiment).vocabulary
+        folder = RunFolder.create(path, to_yaml(experiment))
+        folder.write_vocabulary(vocabulary)
+        return cls(experiment, folder)
+
+    @classmethod
+    def open(cls, path: Path) -> Run:
+        """A run that was started before."""
+        folder = RunFolder.open(path)
+        return cls(build_experiment(read_config(folder.config), str(folder.config)), folder)
+
+    def corpus(self) -> Corpus:
+        return experiment_corpus(self.experiment)
+
+    def vocabulary(self) -> Vocabulary:
+        return self.folder.read_vocabulary()
+
+    def model(self) -> LanguageModel:
+        """The best model so far."""
+        return load_best(self.experiment, self.folder, len(self.vocabulary()))
+
+    def trainer(self, watcher: Watcher | None = None) -> Trainer:
+        """A trainer that stands where the run's last checkpoint does, or at its beginning."""
+        trainer = Trainer(self.experiment, self.corpus(), self.folder, watcher)
+        if self.folder.checkpoints.steps():
+            trainer.load_checkpoint()
+        return trainer
+
+    def execute(self, trainer: Trainer) -> dict[str, Any]:
+        """Train to the end and write down the outcome."""
+        trainer.run()
+        summary = summarise(trainer)
+        self.folder.write_summary(summary)
+        return summary

@@ -1,0 +1,119 @@
+"""The ordered-neurons LSTM language model of Shen et al. (2019)."""
+
+from __future__ import annotations
+
+import itertools
+from typing import ClassVar, Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from selfish_rnn.models.base import Encoded, LanguageModel, State, check_probabilities, check_sizes
+from selfish_rnn.models.ordered_neurons import CellOutput, OrderedNeuronsCell
+from selfish_rnn.models.regularisers import embed, locked_dropout
+
+
+class MasterDistances(NamedTuple):
+    """How high in the order of neurons each word erases and writes, from 0 to 1; layer x time x batch.
+
+    ``forget`` is one minus the mean of the master forget gate: a large one means that the word closes a large
+    constituent. ``input`` is the mean of the master input gate.
+    """
+
+    forget: Tensor
+    input: Tensor
+
+
+class OrderedNeuronsLSTM(LanguageModel):
+    """Embedding, :class:`~selfish_rnn.models.ordered_neurons.OrderedNeuronsCell` layers, tied output layer.
+
+    All layers but the last are ``hidden`` wide; the last is as wide as the embedding. The masks of all
+    dropouts are drawn once per window. The defaults are the paper's Penn Treebank network (25,232,180 weights
+    with 10,000 words).
+
+    >>> model = OrderedNeuronsLSTM(10_000, embedding=200, hidden=400)
+    >>> scores, state = model(tokens)  # tokens: time x batch
+    >>> model.eval().distances(tokens).forget.shape  # layers x time x batch
+    """
+
+    activation_penalty_on: ClassVar[Literal["output", "raw"]] = "raw"
+
+    def __init__(
+        self,
+        vocabulary: int,
+        *,
+        embedding: int = 400,
+        hidden: int = 1150,
+        layers: int = 3,
+        chunk: int = 10,
+        dropout_word: float = 0.1,
+        dropout_input: float = 0.5,
+        dropout_hidden: float = 0.3,
+        dropout_output: float = 0.45,
+        drop_connect: float = 0.45,
+    ) -> None:
+        super().__init__()
+        check_sizes(vocabulary=vocabulary, embedding=embedding, hidden=hidden, layers=layers, chunk=chunk)
+        check_probabilities(
+            dropout_word=dropout_word,
+            dropout_input=dropout_input,
+            dropout_hidden=dropout_hidden,
+            dropout_output=dropout_output,
+            drop_connect=drop_connect,
+        )
+        self.dropout_word = dropout_word
+        self.dropout_input = dropout_input
+        self.dropout_hidden = dropout_hidden
+        self.dropout_output = dropout_output
+        widths = [embedding, *[hidden] * (layers - 1), embedding]
+        self.embedding = nn.Embedding(vocabulary, embedding)
+        self.cells = nn.ModuleList(
+            OrderedNeuronsCell(inputs, outputs, chunk, drop_connect) for inputs, outputs in itertools.pairwise(widths)
+        )
+        self.decoder = nn.Linear(embedding, vocabulary)
+        self.decoder.weight = self.embedding.weight
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Embedding U(±0.1), output bias 0, the cells U(±1/√fan-in)."""
+        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        nn.init.zeros_(self.decoder.bias)
+        for cell in self._cells():
+            cell.reset_parameters()
+
+    def initial_state(self, batch_size: int) -> State:
+        """Zeros: h and c of the first layer, h and c of the second, …; each batch x width of the layer."""
+        widths = [cell.hidden for cell in self._cells()]
+        return tuple(self.embedding.weight.new_zeros(batch_size, width) for width in widths for _ in "hc")
+
+    def encode(self, tokens: Tensor, state: State) -> Encoded:
+        outputs = self._run(tokens, state)
+        raw = outputs[-1].hidden
+        state = tuple(tensor for output in outputs for tensor in (output.hidden[-1], output.memory))
+        return Encoded(locked_dropout(raw, self.dropout_output, self.training), raw, state)
+
+    def logits(self, output: Tensor) -> Tensor:
+        scores: Tensor = self.decoder(output)
+        return scores
+
+    @torch.no_grad()
+    def distances(self, tokens: Tensor, state: State | None = None) -> MasterDistances:
+        """The distances of the master gates at every word; call it in evaluation mode."""
+        outputs = self._run(tokens, self.initial_state(tokens.shape[1]) if state is None else state)
+        return MasterDistances(
+            torch.stack([output.forget_distance for output in outputs]),
+            torch.stack([output.input_distance for output in outputs]),
+        )
+
+    def _cells(self) -> list[OrderedNeuronsCell]:
+        return [cast(OrderedNeuronsCell, cell) for cell in self.cells]
+
+    def _run(self, tokens: Tensor, state: State) -> list[CellOutput]:
+        """Every layer's output, before dropout."""
+        entering = embed(self.embedding, tokens, self.dropout_word, self.training)
+        probability, outputs = self.dropout_input, list[CellOutput]()
+        for cell, hidden, memory in zip(self.cells, state[::2], state[1::2], strict=True):
+            entering = locked_dropout(entering, probability, self.training)
+            outputs.append(cell(entering, hidden, memory))
+            entering, probability = outputs[-1].hidden, self.dropout_hidden
+        return outputs

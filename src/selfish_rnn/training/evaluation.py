@@ -1,0 +1,36 @@
+"""Perplexity of a model on a token stream."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from selfish_rnn.models import LanguageModel, detach
+from selfish_rnn.training.windows import batched, windows
+
+
+@torch.no_grad()
+def evaluate(model: LanguageModel, stream: Tensor, *, batch_size: int, window: int) -> float:
+    """Mean negative log-probability per token, dropout off, the state carried through the whole text."""
+    device = next(model.parameters()).device
+    rows = batched(stream, batch_size).to(device)
+    was_training = model.training
+    model.eval()
+    state = model.initial_state(batch_size)
+    total = torch.zeros((), dtype=torch.float64)
+    for inputs, targets in windows(rows, window):
+        encoded = model.encode(inputs, state)
+        total += model.loss(encoded.output, targets).double().cpu() * len(inputs)
+        state = detach(encoded.state)
+    model.train(was_training)
+    return float(total) / (len(rows) - 1)
+
+
+def perplexity(loss: float) -> float:
+    """``exp(loss)``, infinite where that overflows."""
+    try:
+        return math.exp(loss)
+    except OverflowError:
+        return math.inf

@@ -1,0 +1,92 @@
+"""What a run came to, and using its model afterwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from selfish_rnn.corpora import Corpus, Vocabulary, unigram_perplexity
+from selfish_rnn.models import LanguageModel
+from selfish_rnn.training.checkpoints import load_tensors
+from selfish_rnn.training.evaluation import evaluate, perplexity
+from selfish_rnn.training.measures import gate_densities
+from selfish_rnn.training.run_folder import RunFolder
+from selfish_rnn.training.settings import Experiment
+from selfish_rnn.training.trainer import Trainer, build_model
+
+
+def load_best(experiment: Experiment, folder: RunFolder, vocabulary: int) -> LanguageModel:
+    """The best model of a run, ready to evaluate."""
+    model = build_model(experiment, vocabulary)
+    tensors, _ = load_tensors(folder.model)
+    model.load_state_dict(tensors)
+    return model.eval()
+
+
+def evaluate_splits(model: LanguageModel, experiment: Experiment, corpus: Corpus) -> dict[str, float]:
+    """Perplexity on the validation and test text."""
+    sizes = {"valid": experiment.valid_batch_size, "test": experiment.test_batch_size}
+    return {
+        f"{split}_perplexity": perplexity(
+            evaluate(model, getattr(corpus, split), batch_size=size, window=experiment.window)
+        )
+        for split, size in sizes.items()
+    }
+
+
+def summarise(trainer: Trainer) -> dict[str, Any]:
+    """The outcome of a finished run, measured on its best model."""
+    experiment, sparsifier = trainer.experiment, trainer.sparsifier
+    best = load_best(experiment, trainer.folder, len(trainer.corpus.vocabulary))
+    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    return {
+        **evaluate_splits(best, experiment, trainer.corpus),
+        "unigram_perplexity": unigram_perplexity(trainer.corpus),
+        "best_epoch": trainer.position.best_epoch,
+        "epochs": trainer.position.epoch,
+        "updates": trainer.position.step,
+        "sparsity": 1 - sparsifier.active_weights / sparsifier.total_weights,
+        "active_weights": sparsifier.active_weights,
+        "total_weights": sparsifier.total_weights,
+        "active_parameters": parameters - sparsifier.total_weights + sparsifier.active_weights,
+        "total_parameters": parameters,
+        "density": gate_densities(sparsifier),
+        "seconds": trainer.position.seconds,
+        "threads": torch.get_num_threads(),
+        "seed": experiment.seed,
+    }
+
+
+@torch.no_grad()
+def generate(
+    model: LanguageModel,
+    vocabulary: Vocabulary,
+    prompt: str,
+    *,
+    tokens: int,
+    temperature: float = 1.0,
+    seed: int | None = None,
+) -> str:
+    """Continue a prompt with ``tokens`` words drawn from the model; temperature 0 takes the likeliest word."""
+    device = next(model.parameters()).device
+    generator = torch.Generator()
+    if seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(seed)
+    words = vocabulary.encode(prompt)
+    pending = [vocabulary.eos_id, *words]
+    state = model.initial_state(1)
+    for _ in range(tokens):
+        scores, state = model(torch.tensor(pending, device=device).view(-1, 1), state)
+        last = scores[-1, 0].float().cpu()
+        if vocabulary.unknown_id is not None:
+            last[vocabulary.unknown_id] = -torch.inf
+        if temperature > 0:
+            chosen = int(torch.multinomial(torch.softmax(last / temperature, 0), 1, generator=generator))
+        else:
+            chosen = int(last.argmax())
+        words.append(chosen)
+        pending = [chosen]
+    return vocabulary.join(vocabulary.decode(words))

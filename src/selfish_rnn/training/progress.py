@@ -1,0 +1,63 @@
+"""What training tells whoever watches it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class StepReport:
+    """Where training stands after an update."""
+
+    epoch: int
+    epochs: int
+    row: int
+    rows: int
+    loss: float
+    tokens_per_second: float
+    seconds_left: float
+    active_weights: int
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """What an epoch came to."""
+
+    epoch: int
+    epochs: int
+    train_loss: float
+    valid_loss: float
+    best: bool
+    averaging: bool
+    learning_rate: float
+    rewired: float
+    active_weights: int
+    seconds: float
+    seconds_left: float
+
+
+class Watcher(Protocol):
+    """Anything that wants to know how training goes."""
+
+    def stepped(self, report: StepReport) -> None:
+        """An update is done."""
+
+    def epoch_ended(self, report: EpochReport) -> None:
+        """An epoch is done."""
+
+    def noted(self, message: str) -> None:
+        """Something happened that a person may want to know."""
+
+
+class Silent:
+    """A watcher that does not care."""
+
+    def stepped(self, report: StepReport) -> None:
+        pass
+
+    def epoch_ended(self, report: EpochReport) -> None:
+        pass
+
+    def noted(self, message: str) -> None:
+        pass

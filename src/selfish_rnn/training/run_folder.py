@@ -1,0 +1,82 @@
+"""A run's folder: what is in it and where."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from selfish_rnn.corpora import Vocabulary
+from selfish_rnn.errors import UserError
+from selfish_rnn.training.checkpoints import CheckpointStore
+from selfish_rnn.training.files import clear_write_errors, write_atomically
+from selfish_rnn.training.records import MetricsLog
+
+
+class RunFolder:
+    """The files of one run.
+
+    ``config.yaml`` is the complete experiment, ``metrics.jsonl`` one record per epoch, ``events/`` the same for
+    TensorBoard, ``checkpoints/`` what :command:`resume` continues from, ``model.safetensors`` the best model,
+    ``vocabulary.json`` its words, ``summary.json`` the outcome.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"
+        self.metrics = MetricsLog(path / "metrics.jsonl")
+        self.events = path / "events"
+        self.checkpoints = CheckpointStore(path / "checkpoints")
+        self.model = path / "model.safetensors"
+        self.vocabulary = path / "vocabulary.json"
+        self.summary = path / "summary.json"
+
+    @classmethod
+    def create(cls, path: Path, config: str) -> RunFolder:
+        """A folder for a new run; one that holds anything already is refused."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            what = "already holds a run" if (path / "config.yaml").exists() else "exists and is not empty"
+            raise UserError(
+                f"{path} {what}; give another folder with --run, or continue that run with `selfish-rnn resume {path}`"
+            )
+        folder = cls(path)
+        with clear_write_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder.config, config.encode())
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """The folder of a run that was started before."""
+        folder = cls(path)
+        if not folder.config.is_file():
+            raise UserError(f"{path} is not the folder of a run: it has no config.yaml")
+        return folder
+
+    @classmethod
+    def free_name(cls, parent: Path, name: str) -> Path:
+        """``parent/name-1``, or the first number that is not taken."""
+        number = 1
+        while (parent / f"{name}-{number}").exists():
+            number += 1
+        return parent / f"{name}-{number}"
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        write_atomically(self.summary, json.dumps(summary, indent=2).encode() + b"\n")
+
+    def read_summary(self) -> dict[str, Any] | None:
+        """The outcome, or None while the run is not finished."""
+        if not self.summary.exists():
+            return None
+        summary: dict[str, Any] = json.loads(self.summary.read_text())
+        return summary
+
+    def write_vocabulary(self, vocabulary: Vocabulary) -> None:
+        write_atomically(self.vocabulary, vocabulary.to_json().encode())
+
+    def read_vocabulary(self) -> Vocabulary:
+        try:
+            return Vocabulary.load(self.vocabulary)
+        except FileNotFoundError as error:
+            raise UserError(f"{self.vocabulary} is missing: has the run been started?") from error

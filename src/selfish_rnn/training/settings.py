@@ -1,0 +1,233 @@
+"""The settings of an experiment: everything that decides its result, in one validated object."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import typing
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
+from pydantic_core import PydanticCustomError
+
+from selfish_rnn.models import MODELS, LanguageModel
+from selfish_rnn.topology import ALLOCATIONS, METHODS, SCHEDULES, Method
+from selfish_rnn.topology.methods import GROWTHS
+from selfish_rnn.topology.redistribution import REDISTRIBUTIONS
+from selfish_rnn.topology.removal import REMOVALS
+
+
+class Section(BaseModel):
+    """Settings that know no other keys than their own."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+def one_of(kind: str, names: typing.Collection[str]) -> BeforeValidator:
+    """A name out of a table; another one is an error that shows the nearest match."""
+
+    def check(value: Any) -> Any:
+        if value is not None and value not in names:
+            raise ValueError(_unknown(kind, value, names))
+        return value
+
+    return BeforeValidator(check)
+
+
+def nearest(word: str, names: typing.Collection[str]) -> str:
+    """`` (did you mean 'x'?)`` for the name nearest to a word, or nothing if none is near."""
+    matches = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""
+
+
+def _unknown(kind: str, name: object, names: typing.Collection[str]) -> str:
+    return f"unknown {kind} {name!r}{nearest(str(name), names)}; known are {', '.join(names)}"
+
+
+EXPLAINED = "explained"
+"""The type of an error whose text already names the key it is about."""
+
+
+def explain(error: ValidationError, settings: type[BaseModel], section: str = "") -> str:
+    """What is wrong with settings, in one line: each key, what is wrong with it, and what was given."""
+    explanations = []
+    for detail in error.errors():
+        path = [section, *map(str, detail["loc"])] if section else [*map(str, detail["loc"])]
+        key = ".".join(path)
+        if detail["type"] == EXPLAINED:
+            explanations.append(detail["msg"])
+        elif detail["type"] == "extra_forbidden":
+            known = _keys(settings, detail["loc"][:-1])
+            explanations.append(f"unknown key {key!r}{nearest(path[-1], known)}; known are {', '.join(known)}")
+        elif detail["type"] == "value_error":
+            text = detail["msg"].removeprefix("Value error, ")
+            explanations.append(f"{key}: {text}" if key else text)
+        else:
+            expected = detail["msg"].replace("Input should be", "must be")
+            explanations.append(f"{key}: {expected}, got {detail['input']!r}")
+    return "; ".join(explanations)
+
+
+def _keys(settings: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
+    """The keys that settings have at a place inside them."""
+    for part in path:
+        annotation = settings.model_fields[str(part)].annotation
+        options = [annotation, *typing.get_args(annotation)]
+        settings = next(option for option in options if inspect.isclass(option) and issubclass(option, BaseModel))
+    return list(settings.model_fields)
+
+
+def _name_alone(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+class MethodSettings(Section):
+    """A method of the method table, with parts replaced where they are given."""
+
+    name: Annotated[str, one_of("method", METHODS)] = "selfish"
+    allocation: Annotated[str | None, one_of("allocation", ALLOCATIONS)] = None
+    removal: Annotated[str | None, one_of("removal", REMOVALS)] = None
+    pool: Literal["gate", "matrix", "network"] | None = None
+    redistribution: Annotated[str | None, one_of("redistribution", REDISTRIBUTIONS)] = None
+    growth: Annotated[str | None, one_of("growth", GROWTHS)] = None
+
+    def build(self) -> Method:
+        parts = self.model_dump(exclude={"name"}, exclude_none=True)
+        return METHODS[self.name].replace(**parts)
+
+
+class LearningRateDrop(Section):
+    """Divide the learning rate by ``factor`` after more than ``patience`` epochs in a row without improvement."""
+
+    factor: float = Field(gt=1)
+    patience: int = Field(ge=0)
+
+
+class LearningRateDecay(Section):
+    """Divide the learning rate by ``factor`` at every epoch after epoch ``after``."""
+
+    factor: float = Field(ge=1)
+    after: int = Field(ge=0)
+
+
+class OptimizerSettings(Section):
+    """What all optimizers have in common."""
+
+    lr: float = Field(gt=0)
+    weight_decay: float = Field(1.2e-6, ge=0)
+    drop: LearningRateDrop | None = None
+    decay: LearningRateDecay | None = None
+
+
+class AveragedSettings(OptimizerSettings):
+    name: Literal["snt-asgd", "nt-asgd"]
+    lr: float = Field(40.0, gt=0)
+    nonmono: int = Field(5, ge=0)
+
+
+class SGDSettings(OptimizerSettings):
+    name: Literal["sgd"]
+    lr: float = Field(1.0, gt=0)
+
+
+class MomentumSettings(OptimizerSettings):
+    name: Literal["momentum-sgd"]
+    lr: float = Field(2.0, gt=0)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    drop: LearningRateDrop | None = LearningRateDrop(factor=1.33, patience=1)
+
+
+class AdamSettings(OptimizerSettings):
+    name: Literal["adam"]
+    lr: float = Field(0.001, gt=0)
+    betas: tuple[float, float] = (0.0, 0.999)
+    eps: float = Field(1e-9, gt=0)
+    drop: LearningRateDrop | None = LearningRateDrop(factor=2, patience=2)
+
+
+OPTIMIZERS: dict[str, type[OptimizerSettings]] = {
+    "snt-asgd": AveragedSettings,
+    "nt-asgd": AveragedSettings,
+    "sgd": SGDSettings,
+    "momentum-sgd": MomentumSettings,
+    "adam": AdamSettings,
+}
+
+
+@cache
+def model_settings(name: str) -> type[Section]:
+    """The settings of a model: the keyword arguments of its constructor, with their types and defaults."""
+    constructor = MODELS[name]
+    fixed: dict[str, Any] = constructor.keywords if isinstance(constructor, partial) else {}
+    function: Callable[..., LanguageModel] = constructor.func if isinstance(constructor, partial) else constructor
+    hints = typing.get_type_hints(function.__init__)
+    fields: dict[str, Any] = {
+        parameter.name: (hints[parameter.name], parameter.default)
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in fixed
+    }
+    return create_model(f"Settings of {name}", __base__=Section, name=(str, name), **fields)
+
+
+def _named_section(kind: str, settings: Callable[[str], type[Section]], names: typing.Collection[str]) -> Any:
+    """Validate a section whose ``name`` decides which other keys it has."""
+
+    def validate(value: Any) -> Any:
+        value = _name_alone(value)
+        if isinstance(value, Section):
+            return value
+        if not isinstance(value, dict) or "name" not in value:
+            raise ValueError(f"needs the name of the {kind}: one of {', '.join(names)}")
+        if value["name"] not in names:
+            raise ValueError(_unknown(kind, value["name"], names))
+        model = settings(value["name"])
+        try:
+            return model.model_validate(value)
+        except ValidationError as error:
+            raise PydanticCustomError(EXPLAINED, "{text}", {"text": explain(error, model, kind)}) from None
+
+    return BeforeValidator(validate)
+
+
+class Experiment(Section):
+    """A complete experiment. Two runs of the same settings on one machine give the same weights, bit by bit."""
+
+    corpus: str = "python-docs"
+    train_tokens: int | None = Field(None, gt=0, description="use only so many tokens of the training text")
+    model: Annotated[Any, _named_section("model", model_settings, MODELS)] = "stacked-lstm"
+    method: Annotated[MethodSettings, BeforeValidator(_name_alone)] = MethodSettings()
+    sparsity: float = Field(0.67, ge=0, lt=1, description="fraction of zeros")
+    prune_rate: float = Field(0.7, ge=0, le=1, description="fraction of weights rewired at first")
+    prune_schedule: Annotated[str, one_of("schedule", SCHEDULES)] = "cosine"
+    rewire_every: int | None = Field(None, gt=0, description="updates between rewirings; none: an epoch")
+    rescale: bool = Field(False, description="divide the starting weights by sqrt(density)")
+    optimizer: Annotated[Any, _named_section("optimizer", OPTIMIZERS.__getitem__, OPTIMIZERS)] = "snt-asgd"
+    epochs: int = Field(100, gt=0)
+    batch_size: int = Field(20, gt=0)
+    sub_batches: int = Field(1, gt=0, description="parts of a batch whose gradients are accumulated")
+    valid_batch_size: int = Field(20, gt=0)
+    test_batch_size: int = Field(20, gt=0)
+    window: int = Field(35, gt=0, description="steps back through time")
+    variable_window: bool = Field(False, description="draw window lengths around window, and scale lr with them")
+    clip: float | None = Field(0.25, gt=0, description="largest norm of the gradient")
+    ar: float = Field(0.0, ge=0, description="weight of the activation penalty")
+    tar: float = Field(0.0, ge=0, description="weight of the temporal activation penalty")
+    restart_at: tuple[int, ...] = Field((), description="epochs after which averaging starts anew")
+    early_stop: int | None = Field(None, gt=0, description="stop after so many epochs without improvement")
+    seed: int = Field(1111, ge=0)
+    engine: Literal["masked"] = "masked"
+    device: str = "cpu"
+    threads: int | None = Field(None, gt=0, description="none: as many as torch chooses")
+    checkpoint_every: float = Field(10.0, gt=0, description="minutes between checkpoints inside an epoch")
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), validate_default=True)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Experiment:
+        if self.batch_size % self.sub_batches:
+            raise ValueError(f"batch_size {self.batch_size} cannot be divided into {self.sub_batches} sub_batches")
+        if self.restart_at and self.optimizer.name not in ("snt-asgd", "nt-asgd"):
+            raise ValueError(f"restart_at needs an averaging optimizer, not {self.optimizer.name}")
+        return self

@@ -1,0 +1,353 @@
+"""One training loop for all models."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from selfish_rnn.corpora import Corpus
+from selfish_rnn.errors import UserError
+from selfish_rnn.models import MODELS, LanguageModel, State, detach
+from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
+from selfish_rnn.optim import NTASGD, SNTASGD
+from selfish_rnn.sparsifier import Sparsifier
+from selfish_rnn.training.checkpoints import save_tensors
+from selfish_rnn.training.evaluation import evaluate, perplexity
+from selfish_rnn.training.interruption import Interrupted, StopRequest
+from selfish_rnn.training.measures import event_scalars, gate_densities, large_weights
+from selfish_rnn.training.optimizers import LearningRate, build_optimizer
+from selfish_rnn.training.progress import EpochReport, Silent, StepReport, Watcher
+from selfish_rnn.training.records import EventLog
+from selfish_rnn.training.run_folder import RunFolder
+from selfish_rnn.training.settings import Experiment
+from selfish_rnn.training.windows import batched, draw_length, window_at
+
+
+@dataclass
+class Position:
+    """How far a run has come. ``row`` is where in the current epoch the next window starts."""
+
+    epoch: int = 0
+    row: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    best_valid_loss: float = math.inf
+    best_epoch: int = 0
+    seconds: float = 0.0
+    finished: bool = False
+
+
+@dataclass
+class _Clock:
+    """The time a run has taken, over all the processes it was continued in, and the rate in this one."""
+
+    seconds_before: float = 0.0
+    started: float = field(default_factory=time.monotonic)
+    tokens: int = 0
+
+    @property
+    def seconds(self) -> float:
+        return self.seconds_before + time.monotonic() - self.started
+
+    def rate(self) -> float:
+        return self.tokens / max(time.monotonic() - self.started, 1e-9)
+
+
+def build_model(experiment: Experiment, vocabulary: int) -> LanguageModel:
+    """The language model the experiment describes, on its device, with weights drawn from the experiment's seed."""
+    torch.manual_seed(experiment.seed)
+    options = experiment.model.model_dump(exclude={"name"})
+    return MODELS[experiment.model.name](vocabulary, **options).to(experiment.device)
+
+
+class Trainer:
+    """Trains one model as an experiment says, in a run folder, so that it can be continued from any moment.
+
+    After every epoch: validate on the averages (if there are any), keep the best model, rewire the raw weights, log,
+    write a checkpoint.
+    """
+
+    def __init__(
+        self, experiment: Experiment, corpus: Corpus, folder: RunFolder, watcher: Watcher | None = None
+    ) -> None:
+        if experiment.threads is not None:
+            torch.set_num_threads(experiment.threads)
+        self.experiment = experiment
+        self.corpus = corpus
+        self.folder = folder
+        self.watcher: Watcher = watcher or Silent()
+        self.rows = batched(corpus.train, experiment.batch_size).to(experiment.device)
+        self.model = build_model(experiment, len(corpus.vocabulary))
+        self.sparsifier = Sparsifier(
+            self.model,
+            sparsity=experiment.sparsity,
+            method=experiment.method.build(),
+            prune_rate=experiment.prune_rate,
+            updates=self._planned_rewirings(),
+            schedule=experiment.prune_schedule,
+            update_every=experiment.rewire_every,
+            exclude=self.model.dense_parameters,
+            rescale=experiment.rescale,
+            seed=experiment.seed,
+        )
+        self.budget = self.sparsifier.active_weights
+        self.optimizer = build_optimizer(experiment.optimizer, self.model.parameters())
+        self.sparsifier.watch(self.optimizer)
+        self.learning_rate = LearningRate(experiment.optimizer)
+        self.position = Position()
+        self._window_lengths = torch.Generator().manual_seed(experiment.seed)
+        self._states = self._initial_states()
+        self._events = EventLog(folder.events)
+        self._last_checkpoint = time.monotonic()
+        self._stop = StopRequest()
+        self._clock = _Clock()
+
+    def _planned_rewirings(self) -> int:
+        experiment = self.experiment
+        if experiment.rewire_every is None:
+            return experiment.epochs
+        steps = experiment.epochs * math.ceil((len(self.rows) - 1) / experiment.window)
+        return max(steps // experiment.rewire_every, 1)
+
+    def _initial_states(self) -> list[State]:
+        parts = self.experiment.sub_batches
+        return [self.model.initial_state(self.experiment.batch_size // parts) for _ in range(parts)]
+
+    # The run
+
+    def run(self) -> None:
+        """Train to the end, from wherever the run stands now."""
+        self._clock = _Clock(self.position.seconds)
+        with self._stop:
+            while not self.position.finished:
+                self._train_epoch()
+                self._end_epoch()
+        self._events.close()
+
+    def _train_epoch(self) -> None:
+        position, experiment = self.position, self.experiment
+        self.model.train()
+        while position.row < len(self.rows) - 1:
+            length = experiment.window
+            if experiment.variable_window:
+                length = draw_length(experiment.window, self._window_lengths)
+            inputs, targets = window_at(self.rows, position.row, length)
+            loss = self._update(inputs, targets, scale=len(inputs) / experiment.window)
+            position.row += len(inputs)
+            position.step += 1
+            position.loss_sum += loss * len(inputs)
+            position.seconds = self._clock.seconds
+            self._clock.tokens += inputs.numel()
+            self.watcher.stepped(self._step_report(loss))
+            if self._stop.requested:
+                self.save_checkpoint()
+                raise Interrupted
+            if time.monotonic() - self._last_checkpoint > 60 * experiment.checkpoint_every:
+                self.save_checkpoint()
+
+    def _update(self, inputs: Tensor, targets: Tensor, scale: float) -> float:
+        """One optimizer step on a window; the loss without penalties."""
+        experiment = self.experiment
+        parts = experiment.sub_batches
+        self.optimizer.zero_grad(set_to_none=True)
+        total = 0.0
+        for index, (part_inputs, part_targets) in enumerate(
+            zip(inputs.chunk(parts, dim=1), targets.chunk(parts, dim=1), strict=True)
+        ):
+            encoded = self.model.encode(part_inputs, self._states[index])
+            loss = self.model.loss(encoded.output, part_targets)
+            total += loss.item() / parts
+            if experiment.ar:
+                penalised = getattr(encoded, self.model.activation_penalty_on)
+                loss = loss + activation_penalty(penalised, experiment.ar)
+            if experiment.tar:
+                loss = loss + temporal_activation_penalty(encoded.raw, experiment.tar)
+            (loss / parts).backward()  # type: ignore[no-untyped-call]
+            self._states[index] = detach(encoded.state)
+        if not math.isfinite(total):
+            raise self._diverged(f"the training loss became {total} at update {self.position.step + 1}")
+        if experiment.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), experiment.clip)
+        self.learning_rate.apply(self.optimizer, scale if experiment.variable_window else 1.0)
+        self.optimizer.step()
+        return total
+
+    def _end_epoch(self) -> None:
+        position, experiment = self.position, self.experiment
+        epoch = position.epoch + 1
+        with self._averages():
+            valid_loss = evaluate(
+                self.model, self.corpus.valid, batch_size=experiment.valid_batch_size, window=experiment.window
+            )
+            if not math.isfinite(valid_loss):
+                raise self._diverged(f"the validation loss became {valid_loss} after epoch {epoch}")
+            large = large_weights(self.sparsifier)
+            best = valid_loss < position.best_valid_loss
+            if best:
+                position.best_valid_loss, position.best_epoch = valid_loss, epoch
+                self._save_model()
+        averaging = self._averaging
+        learning_rate = self.learning_rate.value
+        if isinstance(self.optimizer, (SNTASGD, NTASGD)) and self.optimizer.observe(valid_loss):
+            self.watcher.noted(f"averaging starts after epoch {epoch}")
+        self.learning_rate.validated(epoch, valid_loss)
+        rewired = self._rewire()
+        if epoch in experiment.restart_at and isinstance(self.optimizer, (SNTASGD, NTASGD)):
+            self.optimizer.restart()
+        train_loss = position.loss_sum / (len(self.rows) - 1)
+        position.epoch, position.row, position.loss_sum = epoch, 0, 0.0
+        position.seconds = self._clock.seconds
+        self._states = self._initial_states()
+        stalled = experiment.early_stop is not None and epoch - position.best_epoch >= experiment.early_stop
+        position.finished = epoch >= experiment.epochs or stalled
+        if stalled and epoch < experiment.epochs:
+            self.watcher.noted(f"stopped early: no improvement for {experiment.early_stop} epochs")
+        report = EpochReport(
+            epoch=epoch,
+            epochs=experiment.epochs,
+            train_loss=train_loss,
+            valid_loss=valid_loss,
+            best=best,
+            averaging=averaging,
+            learning_rate=learning_rate,
+            rewired=rewired,
+            active_weights=self.sparsifier.active_weights,
+            seconds=position.seconds,
+            seconds_left=self._seconds_left(),
+        )
+        self._record(report, large)
+        self.watcher.epoch_ended(report)
+        self.save_checkpoint()
+        if self._stop.requested and not position.finished:
+            raise Interrupted
+
+    def _rewire(self) -> float:
+        """Rewire at the end of an epoch, if that is when this experiment does; the fraction rewired."""
+        rate = 0.0
+        if self.experiment.rewire_every is None:
+            rate = self.sparsifier.prune_rate if self.sparsifier.method.rewires else 0.0
+            self.sparsifier.update()
+        count = self.sparsifier.active_weights
+        if count != self.budget:
+            raise RuntimeError(f"the network has {count} weights after rewiring, its budget is {self.budget}")
+        return rate
+
+    # Averages
+
+    @property
+    def _averaging(self) -> bool:
+        return isinstance(self.optimizer, (SNTASGD, NTASGD)) and self.optimizer.averaging
+
+    def _averages(self) -> contextlib.AbstractContextManager[None]:
+        if isinstance(self.optimizer, (SNTASGD, NTASGD)):
+            return self.optimizer.averaged()
+        return contextlib.nullcontext()
+
+    # Reports and records
+
+    def _step_report(self, loss: float) -> StepReport:
+        position = self.position
+        return StepReport(
+            epoch=position.epoch + 1,
+            epochs=self.experiment.epochs,
+            row=position.row,
+            rows=len(self.rows) - 1,
+            loss=position.loss_sum / position.row if position.row else loss,
+            tokens_per_second=self._clock.rate(),
+            seconds_left=self._seconds_left(),
+            active_weights=self.budget,
+        )
+
+    def _seconds_left(self) -> float:
+        rows_done = self.position.epoch * (len(self.rows) - 1) + self.position.row
+        rows_in_all = self.experiment.epochs * (len(self.rows) - 1)
+        return self.position.seconds * (rows_in_all - rows_done) / max(rows_done, 1)
+
+    def _record(self, report: EpochReport, large: dict[str, int]) -> None:
+        densities = gate_densities(self.sparsifier)
+        record = {
+            "epoch": report.epoch,
+            "step": self.position.step,
+            "train_loss": report.train_loss,
+            "train_perplexity": perplexity(report.train_loss),
+            "valid_loss": report.valid_loss,
+            "valid_perplexity": perplexity(report.valid_loss),
+            "averaging": report.averaging,
+            "learning_rate": report.learning_rate,
+            "prune_rate": report.rewired,
+            "active_weights": report.active_weights,
+            "total_weights": self.sparsifier.total_weights,
+            "seconds": report.seconds,
+            "weights_above_0.1": large,
+            "density": densities,
+        }
+        self.folder.metrics.append(record)
+        self._events.scalars(event_scalars(record), self.position.step)
+
+    def _diverged(self, what: str) -> UserError:
+        kept = self.folder.checkpoints.steps()
+        where = f"the last good checkpoint, of update {kept[-1]}, is kept" if kept else "there is no checkpoint yet"
+        return UserError(
+            f"{what}; {where}. Try a smaller optimizer.lr (now {self.experiment.optimizer.lr:g}), a smaller clip "
+            f"(now {self.experiment.clip}) or a smaller prune_rate (now {self.experiment.prune_rate:g}) in a new run"
+        )
+
+    # Saving and continuing
+
+    def _save_model(self) -> None:
+        save_tensors(self.folder.model, self.model.state_dict(), {"epoch": str(self.position.epoch + 1)})
+
+    def save_checkpoint(self) -> None:
+        """Write down everything that is needed to continue from here."""
+        self.folder.checkpoints.save(
+            {
+                "position": asdict(self.position),
+                "model": self.model.state_dict(),
+                "sparsifier": self.sparsifier.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "learning_rate": self.learning_rate.state_dict(),
+                "states": [list(state) for state in self._states],
+                "random": self._random_state(),
+                "threads": torch.get_num_threads(),
+            },
+            step=self.position.step,
+        )
+        self._last_checkpoint = time.monotonic()
+
+    def load_checkpoint(self) -> None:
+        """Continue from the last checkpoint that is not damaged."""
+        loaded = self.folder.checkpoints.load()
+        for name in loaded.damaged:
+            self.watcher.noted(f"checkpoint {name} is damaged; going back to the one before it")
+        state = loaded.state
+        if state["threads"] != torch.get_num_threads():
+            self.watcher.noted(
+                f"the run was started with {state['threads']} threads and goes on with {torch.get_num_threads()}: "
+                "results may differ in the last digits"
+            )
+        self.model.load_state_dict(state["model"])
+        self.sparsifier.load_state_dict(state["sparsifier"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.learning_rate.load_state_dict(state["learning_rate"])
+        self.position = Position(**state["position"])
+        device = self.experiment.device
+        self._states = [tuple(tensor.to(device) for tensor in tensors) for tensors in state["states"]]
+        self._restore_random(state["random"])
+        self.folder.metrics.truncate_after(self.position.step)
+        self._events = EventLog(self.folder.events, resumed_at=self.position.step)
+
+    def _random_state(self) -> dict[str, Any]:
+        cuda = torch.cuda.get_rng_state(self.experiment.device) if self.experiment.device != "cpu" else None
+        return {"torch": torch.get_rng_state(), "cuda": cuda, "windows": self._window_lengths.get_state()}
+
+    def _restore_random(self, state: dict[str, Any]) -> None:
+        torch.set_rng_state(state["torch"])
+        if state["cuda"] is not None:
+            torch.cuda.set_rng_state(state["cuda"], self.experiment.device)
+        self._window_lengths.set_state(state["windows"])
