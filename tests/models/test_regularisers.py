@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from selfish_rnn.models.regularisers import (
+    activation_penalty,
+    drop_connect,
+    embed,
+    locked_dropout,
+    temporal_activation_penalty,
+    weight_drop,
+)
+
+
+def test_locked_dropout_keeps_its_mask_over_time() -> None:
+    dropped = locked_dropout(torch.ones(7, 20, 30), 0.25, training=True)
+    assert (dropped == dropped[0]).all()
+    assert dropped.unique().tolist() == pytest.approx([0, 4 / 3])
+    assert 0.15 < (dropped[0] == 0).double().mean() < 0.35
+    # Every sequence of the batch has its own mask.
+    assert not torch.equal(dropped[0, 0], dropped[0, 1])
+
+
+def test_word_dropout_takes_a_word_everywhere() -> None:
+    embedding = nn.Embedding(40, 3)
+    tokens = torch.randint(40, (30, 10))
+    rows = embed(embedding, tokens, 0.5, training=True)
+    lost = (rows == 0).all(-1)
+    assert 0 < lost.sum() < lost.numel()
+    for word in range(40):
+        assert lost[tokens == word].unique().numel() <= 1
+    torch.testing.assert_close(rows[~lost], 2 * embedding(tokens)[~lost])
+    rows.sum().backward()
+    assert embedding.weight.grad is not None
+    assert not embedding.weight.grad[tokens[lost]].any()
+
+
+def test_nothing_is_dropped_in_evaluation_or_at_zero() -> None:
+    sequence, embedding = torch.randn(4, 3, 5), nn.Embedding(9, 5)
+    tokens = torch.randint(9, (4, 3))
+    for probability, training in ((0.5, False), (0.0, True)):
+        assert locked_dropout(sequence, probability, training) is sequence
+        assert torch.equal(embed(embedding, tokens, probability, training), embedding(tokens))
+        assert drop_connect(sequence, probability, training, "training") is sequence
+
+
+def test_drop_connect_conventions() -> None:
+    weight = torch.rand(50, 60) + 1
+    for rescale, factor in (("training", 4.0), ("evaluation", 1.0)):
+        dropped = drop_connect(weight, 0.75, True, rescale)  # type: ignore[arg-type]
+        kept = dropped != 0
+        assert 0.2 < kept.double().mean() < 0.3
+        torch.testing.assert_close(dropped[kept], factor * weight[kept])
+    torch.testing.assert_close(drop_connect(weight, 0.75, False, "evaluation"), weight / 4)
+
+
+def test_weight_drop_drops_only_the_recurrent_matrix_and_only_in_passing() -> None:
+    lstm = nn.LSTM(4, 5).double()
+    before = {name: tensor.clone() for name, tensor in lstm.state_dict().items()}
+    inputs = torch.randn(6, 3, 4, dtype=torch.float64)
+    state = (torch.randn(1, 3, 5, dtype=torch.float64), torch.randn(1, 3, 5, dtype=torch.float64))
+
+    torch.manual_seed(1)
+    output, (hidden, memory) = weight_drop(lstm, inputs, state, 0.4, training=True)
+    output.sum().backward()
+    assert dict.fromkeys(before, True) == {
+        name: torch.equal(before[name], tensor) for name, tensor in lstm.state_dict().items()
+    }
+
+    torch.manual_seed(1)
+    dropped = nn.LSTM(4, 5).double()
+    dropped.load_state_dict(before)
+    torch.manual_seed(1)
+    mask = nn.functional.dropout(torch.ones(20, 5, dtype=torch.float64), 0.4)
+    with torch.no_grad():
+        dropped.weight_hh_l0.mul_(mask)
+    expected, (expected_hidden, expected_memory) = dropped(inputs, state)
+    torch.testing.assert_close(output, expected)
+    torch.testing.assert_close((hidden, memory), (expected_hidden, expected_memory))
+    expected.sum().backward()
+    assert lstm.weight_hh_l0.grad is not None
+    torch.testing.assert_close(lstm.weight_hh_l0.grad, dropped.weight_hh_l0.grad * mask)
+    torch.testing.assert_close(lstm.weight_ih_l0.grad, dropped.weight_ih_l0.grad)
+
+    torch.testing.assert_close(weight_drop(lstm, inputs, state, 0.4, training=False), lstm(inputs, state))
+
+
+def test_weight_drop_composes_with_a_sparsity_mask() -> None:
+    lstm = nn.LSTM(4, 5)
+    mask = torch.rand(20, 5) < 0.5
+    with torch.no_grad():
+        lstm.weight_hh_l0.mul_(mask)
+    lstm.weight_hh_l0.register_hook(lambda grad: grad * mask)
+    state = (torch.ones(1, 3, 5), torch.ones(1, 3, 5))
+    output, _ = weight_drop(lstm, torch.randn(6, 3, 4), state, 0.4, training=True)
+    output.sum().backward()
+    assert lstm.weight_hh_l0.grad is not None
+    assert lstm.weight_hh_l0.grad[mask].any()
+    assert not lstm.weight_hh_l0.grad[~mask].any()
+
+
+def test_penalties() -> None:
+    sequence = torch.tensor([[[1.0, 2.0]], [[3.0, -1.0]]])
+    torch.testing.assert_close(activation_penalty(sequence, 2.0), torch.tensor(2 * 15 / 4))
+    torch.testing.assert_close(temporal_activation_penalty(sequence, 3.0), torch.tensor(3 * 13 / 2))
+    assert temporal_activation_penalty(sequence[:1], 3.0) == 0
