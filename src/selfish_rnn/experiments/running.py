@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from selfish_rnn.corpora import Corpus, Vocabulary, load_corpus, truncated
 from selfish_rnn.experiments.presets import build_experiment, read_config, to_yaml
 from selfish_rnn.models import LanguageModel
@@ -33,6 +35,9 @@ class Run:
     def start(cls, experiment: Experiment, path: Path) -> Run:
         """A new run; the corpus is looked at first, so that a bad one leaves no folder behind."""
         vocabulary = experiment_corpus(experiment).vocabulary
+        # Sums come out the same to the last bit only with the same number of threads, so a resumed run needs it.
+        threads = experiment.threads or torch.get_num_threads()
+        experiment = experiment.model_copy(update={"threads": threads})
         folder = RunFolder.create(path, to_yaml(experiment))
         folder.write_vocabulary(vocabulary)
         return cls(experiment, folder)

@@ -121,8 +121,13 @@ class _TriggeredASGD(Optimizer):
             yield from group["params"]
 
     def _refuse_if_swapped(self, call: str) -> None:
-        if getattr(self, "averages_swapped_in", False):
+        if self.averages_swapped_in:
             raise RuntimeError(f"{call} needs the raw weights: leave the averaged() block first")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a pickle takes along; torch's own optimizers leave out all but their state and settings."""
+        self._refuse_if_swapped("copying")
+        return {**super().__getstate__(), "trigger": self.trigger, "averages_swapped_in": False}
 
     def state_dict(self) -> dict[str, Any]:
         """As of any optimizer, with the history of the trigger."""
@@ -131,6 +136,9 @@ class _TriggeredASGD(Optimizer):
         return {**super().state_dict(), "trigger": trigger}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._refuse_if_swapped("load_state_dict()")
+        if "trigger" not in state_dict:
+            raise ValueError("this is not the state of an averaging optimizer: it has no 'trigger'")
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
         self.trigger.fired = state_dict["trigger"]["fired"]
         self.trigger.losses = list(state_dict["trigger"]["losses"])

@@ -25,27 +25,23 @@ def apportion(total: int, shares: Sequence[float], capacities: Sequence[int], mi
     parts = [0.0] * len(shares)
     free = list(range(len(shares)))
     remaining = float(total)
-
-    def settle(bounds: Sequence[int], direction: int) -> None:
-        nonlocal free, remaining
-        while free:
-            weights = [shares[i] for i in free]
-            if sum(weights) <= 0:
-                weights = [float(capacities[i]) for i in free]
-            for i, weight in zip(free, weights, strict=True):
-                parts[i] = remaining * weight / sum(weights) if weight else 0.0
-            outside = [i for i in free if direction * parts[i] > direction * bounds[i]]
-            if not outside:
-                break
-            for i in outside:
-                parts[i] = float(bounds[i])
-                remaining -= bounds[i]
-            free = [i for i in free if i not in outside]
-
-    # Settling the full places first can only raise the others, settling the poor ones afterwards only lowers them:
-    # each phase is finished when it finds nobody out of bounds.
-    settle(capacities, +1)
-    settle([minimum] * len(shares), -1)
+    while free:
+        weights = [shares[i] for i in free]
+        if sum(weights) <= 0:
+            weights = [float(capacities[i]) for i in free]
+        for i, weight in zip(free, weights, strict=True):
+            parts[i] = remaining * weight / sum(weights) if weight else 0.0
+        over = {i: parts[i] - capacities[i] for i in free if parts[i] > capacities[i]}
+        under = {i: minimum - parts[i] for i in free if parts[i] < minimum}
+        # If the excess is the larger, the parts of the rest will only rise, so those over are rightly full (and the
+        # other way round); settling both kinds at once could settle someone at a bound that later does not bind.
+        settled = over if sum(over.values()) >= sum(under.values()) else under
+        for i in settled:
+            parts[i] = float(capacities[i] if settled is over else minimum)
+            remaining -= parts[i]
+        if not settled:
+            break
+        free = [i for i in free if i not in settled]
 
     counts = [min(math.floor(part), capacity) for part, capacity in zip(parts, capacities, strict=True)]
     by_remainder = sorted(range(len(parts)), key=lambda i: counts[i] - parts[i])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.topology.redistribution import Quota
-from selfish_rnn.topology.topology import Topology, empty_positions, sample
+from selfish_rnn.topology.topology import Topology, at_least_single, empty_positions, sample
 
 
 def at_random(topology: Topology, quotas: Sequence[Quota], generator: torch.Generator) -> Tensor:
@@ -26,7 +26,7 @@ def by_score(topology: Topology, quotas: Sequence[Quota], score: Tensor) -> Tens
 
     ``score`` has the shape of the matrix: the dense gradient (RigL) or momentum (SNFS).
     """
-    ranking = score.detach().float().abs().flatten().cpu().index_fill(0, topology.active, -1.0)
+    ranking = at_least_single(score).abs().flatten().cpu().index_fill(0, topology.active, -1.0)
     grown = []
     for span, count in quotas:
         order = ranking[span.start : span.stop].sort(descending=True, stable=True).indices

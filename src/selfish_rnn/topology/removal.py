@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from selfish_rnn.topology.topology import Topology
+from selfish_rnn.topology.topology import Topology, at_least_single
 
 Pool = Literal["gate", "matrix", "network"]
 """Among which weights the smallest are looked for: each gate apart, a whole matrix, or all layers together."""
@@ -61,7 +61,7 @@ def remove(
     ``values`` are the existing weights in the same order. Every matrix keeps at least one weight.
     """
     choose = REMOVALS[criterion]
-    weights = [value.detach().float().cpu() for value in values]
+    weights = [at_least_single(value).cpu() for value in values]
     if pool == "network":
         removed = list(torch.split(choose(torch.cat(weights), rate), [len(weight) for weight in weights]))
     elif pool == "matrix":

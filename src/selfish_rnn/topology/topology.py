@@ -126,3 +126,8 @@ def empty_positions(occupied: Tensor, span: Span, ranks: Tensor) -> Tensor:
     """
     empties_before = occupied - span.start - torch.arange(len(occupied))
     return span.start + ranks + torch.searchsorted(empties_before, ranks, right=True)
+
+
+def at_least_single(values: Tensor) -> Tensor:
+    """Values to compare in magnitude, in single precision or, where they have it, in double."""
+    return values.detach().to(torch.promote_types(values.dtype, torch.float32))

@@ -14,13 +14,14 @@ from selfish_rnn.training.measures import gate_densities
 from selfish_rnn.training.run_folder import RunFolder
 from selfish_rnn.training.settings import Experiment
 from selfish_rnn.training.trainer import Trainer, build_model
+from selfish_rnn.training.weights import load_weights
 
 
 def load_best(experiment: Experiment, folder: RunFolder, vocabulary: int) -> LanguageModel:
     """The best model of a run, ready to evaluate."""
     model = build_model(experiment, vocabulary)
     tensors, _ = load_tensors(folder.model)
-    model.load_state_dict(tensors)
+    load_weights(model, tensors, str(folder.model))
     return model.eval()
 
 

@@ -9,7 +9,17 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
+import torch
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from selfish_rnn.models import MODELS, LanguageModel
@@ -64,6 +74,8 @@ def explain(error: ValidationError, settings: type[BaseModel], section: str = ""
         elif detail["type"] == "value_error":
             text = detail["msg"].removeprefix("Value error, ")
             explanations.append(f"{key}: {text}" if key else text)
+        elif detail["type"] == "missing":
+            explanations.append(f"{key} is missing")
         else:
             expected = detail["msg"].replace("Input should be", "must be")
             explanations.append(f"{key}: {expected}, got {detail['input']!r}")
@@ -84,18 +96,27 @@ def _name_alone(value: Any) -> Any:
 
 
 class MethodSettings(Section):
-    """A method of the method table, with parts replaced where they are given."""
+    """A method of the method table; parts that are given replace its own."""
 
     name: Annotated[str, one_of("method", METHODS)] = "selfish"
-    allocation: Annotated[str | None, one_of("allocation", ALLOCATIONS)] = None
-    removal: Annotated[str | None, one_of("removal", REMOVALS)] = None
-    pool: Literal["gate", "matrix", "network"] | None = None
-    redistribution: Annotated[str | None, one_of("redistribution", REDISTRIBUTIONS)] = None
-    growth: Annotated[str | None, one_of("growth", GROWTHS)] = None
+    allocation: Annotated[str, one_of("allocation", ALLOCATIONS)]
+    removal: Annotated[str | None, one_of("removal", REMOVALS)]
+    pool: Literal["gate", "matrix", "network"]
+    redistribution: Annotated[str, one_of("redistribution", REDISTRIBUTIONS)]
+    growth: Annotated[str, one_of("growth", GROWTHS)]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, value: Any) -> Any:
+        given = _name_alone(value)
+        if not isinstance(given, dict):
+            return given
+        method = METHODS.get(given.get("name", "selfish"), METHODS["selfish"])
+        parts = {part: getattr(method, part) for part in cls.model_fields}
+        return {**parts, **given}
 
     def build(self) -> Method:
-        parts = self.model_dump(exclude={"name"}, exclude_none=True)
-        return METHODS[self.name].replace(**parts)
+        return METHODS[self.name].replace(**self.model_dump())
 
 
 class LearningRateDrop(Section):
@@ -115,6 +136,7 @@ class LearningRateDecay(Section):
 class OptimizerSettings(Section):
     """What all optimizers have in common."""
 
+    name: str
     lr: float = Field(gt=0)
     weight_decay: float = Field(1.2e-6, ge=0)
     drop: LearningRateDrop | None = None
@@ -191,13 +213,22 @@ def _named_section(kind: str, settings: Callable[[str], type[Section]], names: t
     return BeforeValidator(validate)
 
 
+def _device(name: str) -> str:
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device {name!r} cannot be used here ({reason}); cpu always can") from None
+    return name
+
+
 class Experiment(Section):
     """A complete experiment. Two runs of the same settings on one machine give the same weights, bit by bit."""
 
     corpus: str = "python-docs"
     train_tokens: int | None = Field(None, gt=0, description="use only so many tokens of the training text")
     model: Annotated[Any, _named_section("model", model_settings, MODELS)] = "stacked-lstm"
-    method: Annotated[MethodSettings, BeforeValidator(_name_alone)] = MethodSettings()
+    method: MethodSettings = Field(default_factory=lambda: MethodSettings.model_validate("selfish"))
     sparsity: float = Field(0.67, ge=0, lt=1, description="fraction of zeros")
     prune_rate: float = Field(0.7, ge=0, le=1, description="fraction of weights rewired at first")
     prune_schedule: Annotated[str, one_of("schedule", SCHEDULES)] = "cosine"
@@ -218,7 +249,7 @@ class Experiment(Section):
     early_stop: int | None = Field(None, gt=0, description="stop after so many epochs without improvement")
     seed: int = Field(1111, ge=0)
     engine: Literal["masked"] = "masked"
-    device: str = "cpu"
+    device: Annotated[str, AfterValidator(_device)] = "cpu"
     threads: int | None = Field(None, gt=0, description="none: as many as torch chooses")
     checkpoint_every: float = Field(10.0, gt=0, description="minutes between checkpoints inside an epoch")
 

@@ -26,6 +26,7 @@ from selfish_rnn.training.progress import EpochReport, Silent, StepReport, Watch
 from selfish_rnn.training.records import EventLog
 from selfish_rnn.training.run_folder import RunFolder
 from selfish_rnn.training.settings import Experiment
+from selfish_rnn.training.weights import load_weights, weights_of
 from selfish_rnn.training.windows import batched, draw_length, window_at
 
 
@@ -301,14 +302,14 @@ class Trainer:
     # Saving and continuing
 
     def _save_model(self) -> None:
-        save_tensors(self.folder.model, self.model.state_dict(), {"epoch": str(self.position.epoch + 1)})
+        save_tensors(self.folder.model, weights_of(self.model), {"epoch": str(self.position.epoch + 1)})
 
     def save_checkpoint(self) -> None:
         """Write down everything that is needed to continue from here."""
         self.folder.checkpoints.save(
             {
                 "position": asdict(self.position),
-                "model": self.model.state_dict(),
+                "model": weights_of(self.model),
                 "sparsifier": self.sparsifier.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
                 "learning_rate": self.learning_rate.state_dict(),
@@ -331,7 +332,7 @@ class Trainer:
                 f"the run was started with {state['threads']} threads and goes on with {torch.get_num_threads()}: "
                 "results may differ in the last digits"
             )
-        self.model.load_state_dict(state["model"])
+        load_weights(self.model, state["model"], str(self.folder.checkpoints.folder))
         self.sparsifier.load_state_dict(state["sparsifier"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.learning_rate.load_state_dict(state["learning_rate"])
