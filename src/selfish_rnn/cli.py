@@ -128,7 +128,9 @@ def _execute(run: Run) -> None:
     """Train to the end, with what a person sees on the way."""
     from selfish_rnn.console import show_outcome, show_start, watcher_for
     from selfish_rnn.training.interruption import Interrupted
+    from selfish_rnn.training.memory import keep_freed_memory
 
+    keep_freed_memory()
     path = run.folder.path
     watcher = watcher_for(console)
     with contextlib.ExitStack() as stack:

@@ -18,8 +18,13 @@ def forget(optimizer: Optimizer, parameter: nn.Parameter, positions: Tensor) -> 
     for key, value in state.items():
         if isinstance(value, Tensor) and value.shape == parameter.shape and value.ndim > 0:
             fresh = _fresh_value(optimizer, parameter, key)
-            with torch.no_grad():
-                value.view(-1).index_fill_(0, positions.to(value.device), fresh)
+            fill_(value, positions, fresh)
+
+
+@torch.no_grad()
+def fill_(tensor: Tensor, positions: Tensor, value: float) -> None:
+    """Set some row-major positions of a tensor, however it lies in memory."""
+    tensor[torch.unravel_index(positions.to(tensor.device), tensor.shape)] = value
 
 
 def _fresh_value(optimizer: Optimizer, parameter: nn.Parameter, key: str) -> float:

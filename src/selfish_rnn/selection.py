@@ -17,7 +17,10 @@ Selector = str | type[nn.Module]
 def choose_weights(
     model: nn.Module, include: Sequence[Selector] | None, exclude: Sequence[Selector]
 ) -> Iterator[tuple[str, nn.Parameter, GateLayout]]:
-    """The weights to make sparse, each once under its first name; an excluded one is excluded under all its names."""
+    """The weights to make sparse, each once under its first name; an excluded one is excluded under all its names.
+
+    Weights that are frozen (``requires_grad=False``) are left as they are.
+    """
     matched: set[Selector] = set()
 
     def selected(selectors: Sequence[Selector], name: str, module: nn.Module) -> bool:
@@ -31,15 +34,16 @@ def choose_weights(
 
     chosen: dict[int, tuple[str, nn.Parameter, GateLayout]] = {}
     excluded: set[int] = set()
-    for prefix, module in model.named_modules():
+    for prefix, module in model.named_modules(remove_duplicate=False):
         layouts = gate_layouts(module)
-        for local, parameter in module.named_parameters(recurse=False):
+        for local, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
             name = f"{prefix}.{local}" if prefix else local
             if parameter.ndim < 2 or "bias" in local:
                 continue
             if selected(exclude, name, module):
                 excluded.add(id(parameter))
-            if local in layouts if include is None else selected(include, name, module):
+            wanted = local in layouts if include is None else selected(include, name, module)
+            if wanted and parameter.requires_grad:
                 gates = layouts.get(local, GateLayout.single(parameter.shape[0]))
                 chosen.setdefault(id(parameter), (name, parameter, gates))
     unmatched = [str(selector) for selector in [*(include or ()), *exclude] if selector not in matched]

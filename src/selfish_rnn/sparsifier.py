@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from selfish_rnn.optimizer_state import forget
+from selfish_rnn.optimizer_state import fill_, forget
 from selfish_rnn.selection import Selector, choose_weights
 from selfish_rnn.topology import ALLOCATIONS, METHODS, SCHEDULES, Existing, GateLayout, Method, Topology, rewire
 from selfish_rnn.topology.bits import pack_bits, unpack_bits
@@ -98,7 +98,9 @@ class Sparsifier:
         self._schedule = SCHEDULES[schedule]
         self._generator = torch.Generator().manual_seed(seed)
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._owners: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         chosen = list(choose_weights(model, include, exclude))
+        _refuse_shared(model, {id(parameter): name for name, parameter, _ in chosen})
         shapes = [tuple(parameter.shape) for _, parameter, _ in chosen]
         counts = ALLOCATIONS[self.method.allocation](shapes, 1 - sparsity)
         self.weights: list[SparseWeight] = []
@@ -129,6 +131,7 @@ class Sparsifier:
         for module in model.modules():
             if any(id(parameter) in sparsified for parameter in module.parameters(recurse=False)):
                 module.__dict__.setdefault("_sparsifiers", _KeptAlive()).add(self)
+                self._owners.add(module)
         return handles
 
     def detach(self) -> None:
@@ -136,6 +139,8 @@ class Sparsifier:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        for module in self._owners:
+            module.__dict__["_sparsifiers"].discard(self)
 
     # Counting
 
@@ -174,10 +179,9 @@ class Sparsifier:
         for weight, matrix, rewiring in zip(self.weights, matrices, rewirings, strict=True):
             # Positions removed and grown alike start anew: zero weight, fresh optimizer state.
             removed = matrix.topology.active[rewiring.removed]
-            changed = torch.cat([removed, rewiring.grown]).to(weight.parameter.device)
+            changed = torch.cat([removed, rewiring.grown])
             weight.mask.copy_(rewiring.topology.to_mask(weight.mask.dtype))
-            with torch.no_grad():
-                weight.parameter.view(-1).index_fill_(0, changed, 0.0)
+            fill_(weight.parameter, changed, 0.0)
             for optimizer in self._optimizers:
                 forget(optimizer, weight.parameter, changed)
 
@@ -210,11 +214,15 @@ class Sparsifier:
             "updates_done": self.updates_done,
             "steps_done": self.steps_done,
             "generator": self._generator.get_state(),
+            "shapes": {weight.name: list(weight.mask.shape) for weight in self.weights},
             "masks": {weight.name: pack_bits(weight.mask) for weight in self.weights},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a saved topology; it must be of the same matrices with the same number of weights."""
+        missing = sorted(self.state_dict().keys() - state.keys())
+        if missing:
+            raise ValueError(f"this is not the state of a sparsifier: it has no {', '.join(missing)}")
         masks: Mapping[str, Tensor] = state["masks"]
         names = [weight.name for weight in self.weights]
         if set(masks) != set(names):
@@ -222,6 +230,11 @@ class Sparsifier:
             raise ValueError(f"the saved topology is of other weights than this model's; they differ in {differing}")
         unpacked = []
         for weight in self.weights:
+            if list(state["shapes"][weight.name]) != list(weight.mask.shape):
+                raise ValueError(
+                    f"{weight.name}: the saved topology is of shape {tuple(state['shapes'][weight.name])}, "
+                    f"the matrix of shape {tuple(weight.mask.shape)}"
+                )
             mask = unpack_bits(masks[weight.name], weight.mask)
             if int(mask.count_nonzero()) != weight.active:
                 raise ValueError(
@@ -309,8 +322,20 @@ def _existing(weight: SparseWeight) -> Existing:
     return Existing(
         topology,
         weight.parameter.detach().flatten().cpu()[topology.active],
-        None if gradient is None else gradient.flatten().cpu()[topology.active],
+        None if gradient is None else gradient.to_dense().flatten().cpu()[topology.active],
     )
+
+
+def _refuse_shared(model: nn.Module, names: Mapping[int, str]) -> None:
+    """Two masks on one weight would multiply, and neither sparsifier would keep its number of weights."""
+    for module in model.modules():
+        for sparsifier in module.__dict__.get("_sparsifiers", ()):
+            for weight in sparsifier.weights:
+                if id(weight.parameter) in names:
+                    name = names[id(weight.parameter)]
+                    raise ValueError(
+                        f"{name} already has a sparsifier; exclude it here, or detach() the other one first"
+                    )
 
 
 def _method(method: Method | str) -> Method:
