@@ -61,7 +61,7 @@ def with_settings(settings: Settings, more: Settings) -> Settings:
         if key in NAMED_SECTIONS:
             old, new = _as_section(result.get(key)), _as_section(value)
             renamed = "name" in new and new["name"] != old.get("name")
-            result[key] = new if renamed else {**old, **new}
+            result[key] = new if renamed else _merged(old, new)
         else:
             result[key] = value
     return result
@@ -105,6 +105,16 @@ def to_yaml(experiment: Experiment) -> str:
 
 def _folder() -> Any:
     return resources.files("selfish_rnn.experiments") / "presets"
+
+
+def _merged(old: Settings, new: Settings) -> Settings:
+    """Keys of both, the new ones winning, also inside what they hold."""
+    inner = {
+        key: _merged(old[key], value)
+        for key, value in new.items()
+        if isinstance(value, dict) and isinstance(old.get(key), dict)
+    }
+    return {**old, **new, **inner}
 
 
 def _as_section(value: Any) -> Settings:

@@ -39,7 +39,7 @@ def one_of(kind: str, names: typing.Collection[str]) -> BeforeValidator:
     """A name out of a table; another one is an error that shows the nearest match."""
 
     def check(value: Any) -> Any:
-        if value is not None and value not in names:
+        if value is not None and not (isinstance(value, str) and value in names):
             raise ValueError(_unknown(kind, value, names))
         return value
 
@@ -111,7 +111,7 @@ class MethodSettings(Section):
         given = _name_alone(value)
         if not isinstance(given, dict):
             return given
-        method = METHODS.get(given.get("name", "selfish"), METHODS["selfish"])
+        method = METHODS.get(str(given.get("name")), METHODS["selfish"])
         parts = {part: getattr(method, part) for part in cls.model_fields}
         return {**parts, **given}
 
@@ -202,7 +202,7 @@ def _named_section(kind: str, settings: Callable[[str], type[Section]], names: t
             return value
         if not isinstance(value, dict) or "name" not in value:
             raise ValueError(f"needs the name of the {kind}: one of {', '.join(names)}")
-        if value["name"] not in names:
+        if not isinstance(value["name"], str) or value["name"] not in names:
             raise ValueError(_unknown(kind, value["name"], names))
         model = settings(value["name"])
         try:

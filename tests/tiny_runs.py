@@ -1,0 +1,110 @@
+"""Experiments small enough to run in a fraction of a second, and what must be equal between two runs of one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from selfish_rnn.corpora import load_corpus
+from selfish_rnn.experiments.presets import Settings, build_experiment, with_settings
+from selfish_rnn.training.checkpoints import load_tensors
+from selfish_rnn.training.progress import EpochReport, StepReport
+from selfish_rnn.training.run_folder import RunFolder
+from selfish_rnn.training.settings import Experiment
+from selfish_rnn.training.trainer import Trainer
+
+WORDS = "the a cat dog bird sees likes hears old new small house tree river and but then slowly".split()
+UPDATES_PER_EPOCH = 10
+
+
+def write_corpus(folder: Path, train_lines: int = 68) -> Path:
+    """Lines of six tokens: 408 to train on with the default, which 4 columns cut into 102 rows."""
+    folder.mkdir(parents=True)
+    source = random.Random(0)
+    for split, lines in (("train", train_lines), ("valid", 20), ("test", 20)):
+        text = "".join(" ".join(source.choices(WORDS, k=5)) + "\n" for _ in range(lines))
+        (folder / f"{split}.txt").write_text(text)
+    return folder
+
+
+def tiny_settings(texts: Path, **changes: Any) -> Settings:
+    """Ten updates per epoch, three epochs."""
+    settings: Settings = {
+        "corpus": str(texts),
+        "model": {"name": "stacked-lstm", "embedding": 8, "hidden": 8, "layers": 2, "dropout": 0.2},
+        "sparsity": 0.6,
+        "prune_rate": 0.5,
+        "optimizer": {"name": "snt-asgd", "lr": 4.0},
+        "epochs": 3,
+        "batch_size": 4,
+        "valid_batch_size": 4,
+        "test_batch_size": 2,
+        "window": 11,
+        "seed": 5,
+        "threads": 1,
+    }
+    return with_settings(settings, changes)
+
+
+def tiny_experiment(texts: Path, **changes: Any) -> Experiment:
+    return build_experiment(tiny_settings(texts, **changes), "tiny")
+
+
+class Recorder:
+    """A watcher that remembers everything; ``at_step`` is called after every update."""
+
+    def __init__(self, at_step: Callable[[StepReport], None] | None = None) -> None:
+        self.steps: list[StepReport] = []
+        self.epochs: list[EpochReport] = []
+        self.notes: list[str] = []
+        self._at_step = at_step
+
+    def stepped(self, report: StepReport) -> None:
+        self.steps.append(report)
+        if self._at_step is not None:
+            self._at_step(report)
+
+    def epoch_ended(self, report: EpochReport) -> None:
+        self.epochs.append(report)
+
+    def noted(self, message: str) -> None:
+        self.notes.append(message)
+
+
+def tiny_trainer(texts: Path, run: Path, watcher: Recorder | None = None, **changes: Any) -> Trainer:
+    """A trainer at the beginning of a run in the folder ``run``."""
+    run.mkdir(parents=True, exist_ok=True)
+    return Trainer(tiny_experiment(texts, **changes), load_corpus(texts), RunFolder(run), watcher)
+
+
+def trained(texts: Path, run: Path, **changes: Any) -> Trainer:
+    trainer = tiny_trainer(texts, run, **changes)
+    trainer.run()
+    return trainer
+
+
+def result_of(run: Path) -> dict[str, Any]:
+    """Everything a finished run leaves that must not depend on how often it was interrupted."""
+    folder = RunFolder(run)
+    state = folder.checkpoints.load().state
+    del state["position"]["seconds"]
+    records = folder.metrics.read()
+    summary = folder.read_summary() or {"seconds": 0.0}
+    for timed in (*records, summary):
+        del timed["seconds"]
+    return bits({"model": load_tensors(folder.model), "metrics": records, "summary": summary, "checkpoint": state})
+
+
+def bits(value: Any) -> Any:
+    """The same nested value with its tensors as bytes, so that ``==`` compares every bit."""
+    if isinstance(value, Tensor):
+        return str(value.dtype), tuple(value.shape), value.detach().contiguous().numpy().tobytes()
+    if isinstance(value, dict):
+        return {key: bits(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [bits(item) for item in value]
+    return value

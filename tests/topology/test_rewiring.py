@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from topology_cases import positions, rates, seeded, seeds, topologies, weights_for
+
+from selfish_rnn.topology import SELFISH, STATIC, Existing, GateLayout, Method, Topology, rewire
+from selfish_rnn.topology.redistribution import REDISTRIBUTIONS
+from selfish_rnn.topology.removal import REMOVALS
+
+METHODS = [
+    SELFISH.replace(
+        name=f"{removal} {pool} {redistribution}", removal=removal, pool=pool, redistribution=redistribution
+    )
+    for removal, pool, redistribution in itertools.product(REMOVALS, ("gate", "matrix", "network"), REDISTRIBUTIONS)
+]
+
+
+def existing(topology: Topology, seed: int) -> Existing:
+    return Existing(topology, weights_for(topology, seed), weights_for(topology, seed + 1))
+
+
+networks = st.builds(
+    lambda matrices, seed: [existing(topology, seed + 2 * i) for i, topology in enumerate(matrices)],
+    st.lists(topologies(), min_size=1, max_size=3),
+    st.integers(0, 2**31),
+)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name.replace(" ", "/"))
+@settings(max_examples=40)
+@given(network=networks, rate=rates, seed=seeds)
+def test_every_composition_keeps_the_budget(method: Method, network: list[Existing], rate: float, seed: int) -> None:
+    rewirings = rewire(method, network, rate, seeded(seed))
+    for matrix, rewiring in zip(network, rewirings, strict=True):
+        before = matrix.topology
+        kept = set(before.active[~rewiring.removed].tolist())
+        grown = rewiring.grown.tolist()
+        assert rewiring.topology.count == before.count
+        assert kept
+        assert not kept & set(grown)
+        assert positions(rewiring.topology) == kept | set(grown)
+        assert grown == sorted(set(grown))
+        assert rewiring.topology.active.tolist() == sorted(kept | set(grown))
+        assert all(0 <= position < before.size for position in grown)
+        assert (rewiring.topology.shape, rewiring.topology.gates) == (before.shape, before.gates)
+    again = rewire(method, network, rate, seeded(seed))
+    assert all(torch.equal(a.topology.active, b.topology.active) for a, b in zip(rewirings, again, strict=True))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name.replace(" ", "/"))
+def test_extreme_rates(method: Method) -> None:
+    gates = GateLayout.even(("a", "b"), 6)
+    network = [existing(Topology.random((6, 5), gates, count, seeded(count)), count) for count in (1, 10, 30)]
+    for matrix, rewiring in zip(network, rewire(method, network, 0.0, seeded(0)), strict=True):
+        assert not rewiring.removed.any()
+        assert len(rewiring.grown) == 0
+        assert torch.equal(rewiring.topology.active, matrix.topology.active)
+    for matrix, rewiring in zip(network, rewire(method, network, 1.0, seeded(0)), strict=True):
+        assert int((~rewiring.removed).sum()) == 1
+        assert rewiring.topology.count == matrix.topology.count
+
+
+@pytest.mark.parametrize("density", [0.01, 1.0])
+def test_extreme_densities(density: float) -> None:
+    """At 1.0 the only empty places are those just emptied: they grow again, and start anew."""
+    count = round(density * 4000)
+    network = [existing(Topology.random((40, 100), GateLayout.even("ifgo", 40), count, seeded(3)), 4)]
+    (rewiring,) = rewire(SELFISH, network, 0.5, seeded(5))
+    assert int(rewiring.removed.sum()) == len(rewiring.grown) == round(0.5 * count)
+    assert rewiring.topology.count == count
+    if density == 1.0:
+        assert torch.equal(rewiring.grown, network[0].topology.active[rewiring.removed])
+
+
+def test_one_row() -> None:
+    network = [existing(Topology.random((1, 50), GateLayout.single(1), 10, seeded(0)), 0)]
+    (rewiring,) = rewire(SELFISH, network, 0.3, seeded(1))
+    assert (int(rewiring.removed.sum()), len(rewiring.grown), rewiring.topology.count) == (3, 3, 10)
+
+
+def test_selfish_shifts_weights_to_the_gate_with_larger_weights() -> None:
+    """Removal over all gates, growth equal per gate: the cell gate redistribution of the paper."""
+    gates = GateLayout.even(("weak", "strong"), 20)
+    topology = Topology.random((20, 50), gates, 300, seeded(0))
+    (_, weak), _ = topology.gate_spans()
+    values = torch.ones(300)
+    values[topology.within(weak)] = 0.01
+    (rewiring,) = rewire(SELFISH, [Existing(topology, values)], 0.3, seeded(1))
+    densities = rewiring.topology.gate_densities()
+    assert topology.gate_densities()["weak"] == pytest.approx(0.3, abs=0.05)
+    assert densities["weak"] == pytest.approx(topology.gate_densities()["weak"] - 90 / 500 + 45 / 500)
+    assert densities["strong"] > topology.gate_densities()["strong"]
+
+
+def test_just_removed_positions_may_grow_again() -> None:
+    network = [existing(Topology.random((4, 5), GateLayout.single(4), 18, seeded(0)), 0)]
+    (rewiring,) = rewire(SELFISH, network, 0.5, seeded(1))
+    removed = set(network[0].topology.active[rewiring.removed].tolist())
+    assert removed & set(rewiring.grown.tolist())
+
+
+def test_the_paper_number_of_rewired_weights() -> None:
+    topology = Topology.random((600, 150), GateLayout.even("ifgo", 600), round(0.33 * 90_000), seeded(0))
+    (rewiring,) = rewire(SELFISH, [existing(topology, 0)], 0.7, seeded(1))
+    assert len(rewiring.grown) == round(0.7 * topology.count)
+    per_gate = [int((rewiring.grown // 22_500 == gate).sum()) for gate in range(4)]
+    assert max(per_gate) - min(per_gate) <= 1
+    assert math.isclose(rewiring.topology.density, 0.33)
+
+
+def test_a_static_method_has_nothing_to_rewire() -> None:
+    with pytest.raises(ValueError, match="'static' keeps its topology"):
+        rewire(STATIC, [], 0.5, seeded(0))
