@@ -7,7 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
+
 from tiny_runs import write_corpus
+
+# Without deadlines, because the machine may be busy, and with the same examples in every run.
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session", autouse=True)

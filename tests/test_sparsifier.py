@@ -224,7 +224,7 @@ def test_repr_and_summary_can_be_read() -> None:
         ({"updates": 0}, "updates is the number of rewirings"),
         ({"update_every": 0}, "update_every is a number of optimizer steps"),
         ({"schedule": "cosin"}, "schedule must be one of cosine, linear, constant; got 'cosin'"),
-        ({"method": "selfsh"}, "unknown method 'selfsh'; known are selfish, static"),
+        ({"method": "selfsh"}, "unknown method 'selfsh'; known are selfish, set"),
         ({"updates": None}, "needs updates="),
         ({"include": ["rnm.*"]}, r"matches rnm\.\*"),
     ],

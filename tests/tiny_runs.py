@@ -11,13 +11,17 @@ from torch import Tensor
 
 from selfish_rnn.corpora import load_corpus
 from selfish_rnn.experiments.presets import Settings, build_experiment, with_settings
+from selfish_rnn.topology import budget
 from selfish_rnn.training.checkpoints import load_tensors
 from selfish_rnn.training.progress import EpochReport, StepReport
 from selfish_rnn.training.run_folder import RunFolder
 from selfish_rnn.training.settings import Experiment
 from selfish_rnn.training.trainer import Trainer
 
-WORDS = "the a cat dog bird sees likes hears old new small house tree river and but then slowly".split()
+WORDS = (
+    "the", "a", "cat", "dog", "bird", "sees", "likes", "hears", "old", "new", "small", "house", "tree", "river", "and",
+    "but", "then", "slowly",
+)  # fmt: skip
 UPDATES_PER_EPOCH = 10
 
 
@@ -38,12 +42,14 @@ def tiny_settings(texts: Path, **changes: Any) -> Settings:
         "model": {"name": "stacked-lstm", "embedding": 8, "hidden": 8, "layers": 2, "dropout": 0.2},
         "sparsity": 0.6,
         "prune_rate": 0.5,
+        "rescale": False,
         "optimizer": {"name": "snt-asgd", "lr": 4.0},
         "epochs": 3,
         "batch_size": 4,
         "valid_batch_size": 4,
         "test_batch_size": 2,
         "window": 11,
+        "clip": 0.25,
         "seed": 5,
         "threads": 1,
     }
@@ -87,6 +93,12 @@ def trained(texts: Path, run: Path, **changes: Any) -> Trainer:
     return trainer
 
 
+def budget_of(trainer: Trainer) -> int:
+    """How many weights must exist, from the shapes and the sparsity alone."""
+    shapes = [tuple(weight.parameter.shape) for weight in trainer.sparsifier.weights]
+    return budget(shapes, 1 - trainer.experiment.sparsity)
+
+
 def result_of(run: Path) -> dict[str, Any]:
     """Everything a finished run leaves that must not depend on how often it was interrupted."""
     folder = RunFolder(run)
@@ -108,3 +120,18 @@ def bits(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [bits(item) for item in value]
     return value
+
+
+def tiny_words(texts: Path, **changes: Any) -> list[str]:
+    """The tiny experiment as words of the command line, with every setting that the default preset makes."""
+    words = []
+    for key, value in tiny_settings(texts, **changes).items():
+        if isinstance(value, dict):
+            words += [f"{key}.{inner}={_word(item)}" for inner, item in value.items()]
+        else:
+            words.append(f"{key}={_word(value)}")
+    return words
+
+
+def _word(value: Any) -> str:
+    return "null" if value is None else str(value)

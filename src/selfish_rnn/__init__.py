@@ -2,20 +2,47 @@
 
 from selfish_rnn.cells import register_cell
 from selfish_rnn.errors import UserError
+from selfish_rnn.intrinsic import IntrinsicStructure, shrink
 from selfish_rnn.optim import NTASGD, SNTASGD
 from selfish_rnn.sparsifier import Sparsifier
-from selfish_rnn.topology import METHODS, SELFISH, STATIC, GateLayout, Method
+from selfish_rnn.topology import (
+    DENSE,
+    DSR,
+    GMP,
+    ISS,
+    METHODS,
+    RIGL,
+    SELFISH,
+    SET,
+    SMALL_DENSE,
+    SNFS,
+    STATIC,
+    STATIC_ER,
+    GateLayout,
+    Method,
+)
 
 __all__ = [
+    "DENSE",
+    "DSR",
+    "GMP",
+    "ISS",
     "METHODS",
     "NTASGD",
+    "RIGL",
     "SELFISH",
+    "SET",
+    "SMALL_DENSE",
+    "SNFS",
     "SNTASGD",
     "STATIC",
+    "STATIC_ER",
     "GateLayout",
+    "IntrinsicStructure",
     "Method",
     "Sparsifier",
     "UserError",
     "register_cell",
+    "shrink",
 ]
 __version__ = "0.1.0"

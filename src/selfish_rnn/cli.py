@@ -25,7 +25,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-console = Console(highlight=False)
+# A folder may be called :key:, and a log has no edge at which tables would have to be folded.
+console = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 200)
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 
@@ -124,6 +125,30 @@ def show(preset: Annotated[str, typer.Argument(metavar="PRESET")]) -> None:
     console.print(to_yaml(build_experiment(settings, f"preset {preset}")), markup=False, soft_wrap=True, end="")
 
 
+@app.command()
+def methods() -> None:
+    """Print the method table: what each method is composed of."""
+    from selfish_rnn.topology import METHODS
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    headings = ("method", "start", "removal", "pool", "growth", "redistribution", "sparse backward", "own optimizer")
+    for heading in headings:
+        table.add_column(heading)
+    for method in METHODS.values():
+        removal = (method.removal, method.pool) if method.removal else ("none", "")
+        growth = (method.growth, method.redistribution) if method.rewires else ("none", "none")
+        table.add_row(
+            method.name,
+            method.allocation,
+            *removal,
+            *growth,
+            "yes" if method.sparse_backward else "no",
+            "yes" if method.own_optimizer else "no",
+        )
+    console.print(table)
+    console.print("A part is replaced by name: selfish-rnn train method=rigl method.growth=random", soft_wrap=True)
+
+
 def _execute(run: Run) -> None:
     """Train to the end, with what a person sees on the way."""
     from selfish_rnn.console import show_outcome, show_start, watcher_for
@@ -142,15 +167,18 @@ def _execute(run: Run) -> None:
             summary = run.execute(trainer)
         except Interrupted:
             stack.close()
-            console.print(f"Stopped; continue with: selfish-rnn resume {shlex.quote(str(path))}", soft_wrap=True)
+            console.print(
+                f"Stopped; continue with: selfish-rnn resume {shlex.quote(str(path))}", markup=False, soft_wrap=True
+            )
             raise typer.Exit(130) from None
     show_outcome(console, summary, path)
     quoted = shlex.quote(str(path))
     console.print("What to try next:")
-    console.print(f"  selfish-rnn generate {quoted} --prompt 'the'", soft_wrap=True)
-    console.print(f"  tensorboard --logdir {quoted}", soft_wrap=True)
+    console.print(f"  selfish-rnn generate {quoted} --prompt 'the'", markup=False, soft_wrap=True)
+    console.print(f"  tensorboard --logdir {quoted}", markup=False, soft_wrap=True)
     console.print(
         f"  selfish-rnn train --config {shlex.quote(str(run.folder.config))} method=static   # without rewiring",
+        markup=False,
         soft_wrap=True,
     )
 
@@ -166,7 +194,7 @@ def _clear_errors() -> Iterator[None]:
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:
-    Console(stderr=True, highlight=False).print(f"error: {message}", markup=False, soft_wrap=True)
+    Console(stderr=True, highlight=False, emoji=False).print(f"error: {message}", markup=False, soft_wrap=True)
     raise SystemExit(code)
 
 

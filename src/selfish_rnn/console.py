@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
@@ -106,13 +107,14 @@ class LiveProgress(PlainLog):
 def show_start(console: Console, experiment: Experiment, watched: Any, folder: Path) -> None:
     """What is about to be trained."""
     sparsifier, corpus = watched.sparsifier, watched.corpus
-    console.print(f"[bold]{experiment.model.name}[/] on [bold]{corpus.name}[/]", highlight=False)
+    console.print(f"[bold]{experiment.model.name}[/] on [bold]{escape(corpus.name)}[/]", highlight=False)
     console.print(
         f"{len(corpus.train):,} training tokens, {len(corpus.vocabulary):,} words; "
         f"method {experiment.method.name}, optimizer {experiment.optimizer.name}; "
         f"{sparsifier.active_weights:,} of {sparsifier.total_weights:,} weights exist "
-        f"(sparsity {100 * experiment.sparsity:g} %)",
+        f"(sparsity {100 * (1 - sparsifier.active_weights / sparsifier.total_weights):.0f} %)",
         highlight=False,
+        soft_wrap=True,
     )
     console.print(f"run folder {folder}", highlight=False, markup=False, soft_wrap=True)
 

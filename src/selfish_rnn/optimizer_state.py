@@ -24,7 +24,26 @@ def forget(optimizer: Optimizer, parameter: nn.Parameter, positions: Tensor) -> 
 @torch.no_grad()
 def fill_(tensor: Tensor, positions: Tensor, value: float) -> None:
     """Set some row-major positions of a tensor, however it lies in memory."""
-    tensor[torch.unravel_index(positions.to(tensor.device), tensor.shape)] = value
+    positions = positions.to(tensor.device)
+    if tensor.is_contiguous():
+        tensor.view(-1).index_fill_(0, positions, value)
+    else:
+        tensor[torch.unravel_index(positions, tensor.shape)] = value
+
+
+def keeps_momentum(optimizer: Optimizer) -> bool:
+    """Whether an optimizer remembers past gradients of every weight."""
+    return any("betas" in group or group.get("momentum", 0) > 0 for group in optimizer.param_groups)
+
+
+def momentum(optimizer: Optimizer, parameter: nn.Parameter) -> Tensor | None:
+    """The direction an optimizer remembers: its momentum, or for Adam ``m / (sqrt(v) + 1e-8)``."""
+    state = optimizer.state.get(parameter, {})
+    if "exp_avg" in state and "exp_avg_sq" in state:
+        direction: Tensor = state["exp_avg"] / (state["exp_avg_sq"].sqrt() + 1e-8)
+        return direction
+    buffer: Tensor | None = state.get("momentum_buffer")
+    return buffer
 
 
 def _fresh_value(optimizer: Optimizer, parameter: nn.Parameter, key: str) -> float:

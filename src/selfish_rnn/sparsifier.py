@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.optim.optimizer import Optimizer
 
-from selfish_rnn.optimizer_state import fill_, forget
+from selfish_rnn.binding import Binding, held, refuse_bound
+from selfish_rnn.optimizer_state import forget, keeps_momentum, momentum
 from selfish_rnn.selection import Selector, choose_weights
-from selfish_rnn.topology import ALLOCATIONS, METHODS, SCHEDULES, Existing, GateLayout, Method, Topology, rewire
+from selfish_rnn.sparse_weight import SparseWeight, topology_table
+from selfish_rnn.topology import ALLOCATIONS, METHODS, SCHEDULES, Memory, Method, Topology, prune, rewire
 from selfish_rnn.topology.bits import pack_bits, unpack_bits
-
-
-@dataclass
-class SparseWeight:
-    """One weight matrix under a sparsifier: its parameter, its gates and the mask of what exists."""
-
-    name: str
-    parameter: nn.Parameter
-    gates: GateLayout
-    mask: Tensor
-
-    @property
-    def topology(self) -> Topology:
-        return Topology.from_mask(self.mask, self.gates)
-
-    @property
-    def active(self) -> int:
-        return int(self.mask.count_nonzero())
-
-    def apply_mask(self) -> None:
-        with torch.no_grad():
-            self.parameter.mul_(self.mask)
+from selfish_rnn.topology.methods import GROUP_LASSO
+from selfish_rnn.topology.schedules import gradual_sparsity
 
 
 class Sparsifier:
@@ -59,7 +41,7 @@ class Sparsifier:
         model: any module; parameters and ``state_dict`` keys stay as they are.
         sparsity: the fraction of zeros over all sparsified matrices, from 0 up to, not including, 1.
         method: a :class:`~selfish_rnn.topology.Method` or the name of one in the method table.
-        prune_rate: the fraction of weights rewired at the first update.
+        prune_rate: the fraction of weights rewired, at the start of the schedule.
         updates: how many rewirings the run will have (with ``update()`` once per epoch: the number of epochs); the
             schedule takes the prune rate from ``prune_rate`` at the start to its end value at this update.
         schedule: ``"cosine"`` (the paper), ``"linear"`` or ``"constant"``.
@@ -97,50 +79,30 @@ class Sparsifier:
         self.steps_done = 0
         self._schedule = SCHEDULES[schedule]
         self._generator = torch.Generator().manual_seed(seed)
+        self._memory = Memory()
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self._owners: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._collecting = False
+        self._dense_gradients: dict[int, Tensor] = {}
         chosen = list(choose_weights(model, include, exclude))
-        _refuse_shared(model, {id(parameter): name for name, parameter, _ in chosen})
-        shapes = [tuple(parameter.shape) for _, parameter, _ in chosen]
-        counts = ALLOCATIONS[self.method.allocation](shapes, 1 - sparsity)
+        refuse_bound(model, {id(parameter): name for name, parameter, _ in chosen})
+        self._shapes = [tuple(parameter.shape) for _, parameter, _ in chosen]
+        counts = ALLOCATIONS[self.method.allocation](self._shapes, 1 - sparsity)
         self.weights: list[SparseWeight] = []
-        for (name, parameter, gates), shape, count in zip(chosen, shapes, counts, strict=True):
+        for (name, parameter, gates), shape, count in zip(chosen, self._shapes, counts, strict=True):
             topology = Topology.random(shape, gates, count, self._generator)
-            mask = topology.to_mask(parameter.dtype, parameter.device)
-            weight = SparseWeight(name, parameter, gates, mask)
+            weight = SparseWeight(name, parameter, gates, topology.to_mask(parameter.dtype, parameter.device))
             weight.apply_mask()
             if rescale:
                 with torch.no_grad():
                     parameter.div_(math.sqrt(topology.density))
             self.weights.append(weight)
-        self._handles = self._hook_up(model)
-
-    def _hook_up(self, model: nn.Module) -> list[Any]:
-        # Hooks refer to the sparsifier weakly (a strong reference from a tensor's hook is a leak the garbage
-        # collector does not see); the modules that own the weights keep it alive, whether or not the user does.
-        reference = weakref.ref(self)
-        handles: list[Any] = [
-            weight.parameter.register_post_accumulate_grad_hook(_mask_gradient(reference, index))  # type: ignore[no-untyped-call]
-            for index, weight in enumerate(self.weights)
-        ]
-        # Optimizers are many and may come later, so this hook is on all of them.
-        handles.append(register_optimizer_step_post_hook(_after_step(reference)))
-        for handle in handles:
-            weakref.finalize(self, handle.remove)
-        sparsified = {id(weight.parameter) for weight in self.weights}
-        for module in model.modules():
-            if any(id(parameter) in sparsified for parameter in module.parameters(recurse=False)):
-                module.__dict__.setdefault("_sparsifiers", _KeptAlive()).add(self)
-                self._owners.add(module)
-        return handles
+        self._initial_weights = sum(counts)
+        self._stays_dense = self._initial_weights == self.total_weights and not self.method.prunes
+        self._binding = Binding(self, model)
 
     def detach(self) -> None:
         """Let go of the model: gradients and optimizers are no longer touched; the zeros stay where they are."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        for module in self._owners:
-            module.__dict__["_sparsifiers"].discard(self)
+        self._binding.release()
 
     # Counting
 
@@ -150,6 +112,18 @@ class Sparsifier:
         return sum(weight.active for weight in self.weights)
 
     @property
+    def promised_weights(self) -> int:
+        """How many should: always the same number, but for a method that prunes a dense network step by step."""
+        return self._promised_after(self.updates_done)
+
+    def _promised_after(self, updates: int) -> int:
+        return sum(self._pruned_counts(updates)) if self.method.prunes else self._initial_weights
+
+    def _pruned_counts(self, updates: int) -> list[int]:
+        sparsity = gradual_sparsity(self._progress(updates), self.sparsity)
+        return ALLOCATIONS["uniform"](self._shapes, 1 - sparsity)
+
+    @property
     def total_weights(self) -> int:
         """How many positions the sparsified matrices have."""
         return sum(weight.parameter.numel() for weight in self.weights)
@@ -157,33 +131,37 @@ class Sparsifier:
     @property
     def prune_rate(self) -> float:
         """The fraction of weights the next update rewires."""
-        progress = 0.0 if self.updates is None else min((self.updates_done + 1) / self.updates, 1.0)
-        return self._schedule(progress, self.initial_prune_rate)
+        if not self.method.rewires:
+            return 0.0
+        return self._schedule(self._progress(self.updates_done + 1), self.initial_prune_rate)
+
+    def _progress(self, updates: int) -> float:
+        return 0.0 if self.updates is None else min(updates / self.updates, 1.0)
 
     # Rewiring
 
     def update(self) -> None:
         """Rewire every sparsified matrix once; call it after each epoch.
 
-        The number of existing weights stays exactly the same. Grown weights start at zero, and whatever the optimizer
-        remembers of removed and grown weights (momentum, moments, averages, ages) starts afresh.
+        The number of existing weights stays exactly what was promised. Grown weights start at zero, and whatever the
+        optimizer remembers of removed and grown weights (momentum, moments, averages, ages) starts afresh.
         """
         if any(getattr(optimizer, "averages_swapped_in", False) for optimizer in self._optimizers):
             raise RuntimeError("rewiring needs the raw weights: call update() outside optimizer.averaged()")
         rate = self.prune_rate
         self.updates_done += 1
-        if not self.method.rewires or rate <= 0:
-            return
-        matrices = [_existing(weight) for weight in self.weights]
-        rewirings = rewire(self.method, matrices, rate, self._generator)
-        for weight, matrix, rewiring in zip(self.weights, matrices, rewirings, strict=True):
-            # Positions removed and grown alike start anew: zero weight, fresh optimizer state.
-            removed = matrix.topology.active[rewiring.removed]
-            changed = torch.cat([removed, rewiring.grown])
-            weight.mask.copy_(rewiring.topology.to_mask(weight.mask.dtype))
-            fill_(weight.parameter, changed, 0.0)
-            for optimizer in self._optimizers:
-                forget(optimizer, weight.parameter, changed)
+        if self.method.prunes or rate > 0:
+            matrices = [weight.existing(self._score(index)) for index, weight in enumerate(self.weights)]
+            if self.method.prunes:
+                rewirings = prune(matrices, self._pruned_counts(self.updates_done))
+            else:
+                rewirings = rewire(self.method, matrices, rate, self._generator, self._memory)
+            for weight, matrix, rewiring in zip(self.weights, matrices, rewirings, strict=True):
+                changed = weight.change(matrix.topology, rewiring)
+                for optimizer in self._optimizers:
+                    if not self._keeps_dense_momentum(optimizer):
+                        forget(optimizer, weight.parameter, changed)
+        self._dense_gradients.clear()
 
     def watch(self, optimizer: Optimizer) -> None:
         """Start afresh, at rewirings, what this optimizer remembers of rewired weights.
@@ -193,14 +171,77 @@ class Sparsifier:
         """
         self._optimizers.add(optimizer)
 
-    def _stepped(self, optimizer: Optimizer) -> None:
-        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        touched = [weight for weight in self.weights if id(weight.parameter) in held]
-        if not touched:
-            return
+    # Gradients of weights that do not exist
+
+    @contextlib.contextmanager
+    def dense_gradients(self) -> Iterator[None]:
+        """Put the backward pass before an :meth:`update` in this block if the method grows by gradient.
+
+        ::
+
+            with sparsifier.dense_gradients():
+                loss.backward()
+
+        Only RigL, and SNFS with an optimizer without momentum, collect anything in it; with ``update_every`` it
+        happens by itself.
+        """
+        self._dense_gradients.clear()
+        self._collecting = self._grows_by_gradient()
+        try:
+            yield
+        finally:
+            self._collecting = False
+
+    def _grows_by_gradient(self) -> bool:
+        if self.method.signal == "momentum":
+            return not any(map(keeps_momentum, self._optimizers))
+        return self.method.signal == "gradient"
+
+    def _keeps_dense_momentum(self, optimizer: Optimizer) -> bool:
+        """Whether this optimizer's momentum is the signal growth goes by, and so is kept for all positions."""
+        return self.method.signal == "momentum" and keeps_momentum(optimizer)
+
+    def _score(self, index: int) -> Callable[[], Tensor]:
+        def score() -> Tensor:
+            if self._grows_by_gradient():
+                if index not in self._dense_gradients:
+                    raise RuntimeError(
+                        f"method {self.method.name!r} grows by the gradient of weights that do not exist: put the "
+                        "backward pass before update() in `with sparsifier.dense_gradients():`"
+                    )
+                return self._dense_gradients[index]
+            parameter = self.weights[index].parameter
+            signals = (momentum(optimizer, parameter) for optimizer in self._optimizers)
+            found = next((signal for signal in signals if signal is not None), None)
+            return torch.zeros_like(parameter) if found is None else found
+
+        return score
+
+    # What the binding tells
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters of the sparsified matrices."""
+        return [weight.parameter for weight in self.weights]
+
+    def gradient_computed(self, index: int, gradient: Tensor) -> None:
+        if self._collecting or (self._update_follows() and self._grows_by_gradient()):
+            collected = self._dense_gradients.get(index)
+            dense = gradient.detach().to_dense()
+            self._dense_gradients[index] = dense.clone() if collected is None else collected + dense
+
+    def _update_follows(self) -> bool:
+        return self.update_every is not None and (self.steps_done + 1) % self.update_every == 0
+
+    def gradient_accumulated(self, index: int) -> None:
+        if not self._stays_dense and not any(map(self._keeps_dense_momentum, self._optimizers)):
+            self.weights[index].mask_gradient()
+
+    def stepped(self, optimizer: Optimizer) -> None:
         self.watch(optimizer)
-        for weight in touched:
-            weight.apply_mask()
+        for index in held(optimizer, self.parameters):
+            if not self._stays_dense:
+                self.weights[index].apply_mask()
         if self.update_every is not None:
             self.steps_done += 1
             if self.steps_done % self.update_every == 0:
@@ -213,6 +254,7 @@ class Sparsifier:
         return {
             "updates_done": self.updates_done,
             "steps_done": self.steps_done,
+            "threshold": self._memory.threshold.value,
             "generator": self._generator.get_state(),
             "shapes": {weight.name: list(weight.mask.shape) for weight in self.weights},
             "masks": {weight.name: pack_bits(weight.mask) for weight in self.weights},
@@ -223,31 +265,31 @@ class Sparsifier:
         missing = sorted(self.state_dict().keys() - state.keys())
         if missing:
             raise ValueError(f"this is not the state of a sparsifier: it has no {', '.join(missing)}")
-        masks: Mapping[str, Tensor] = state["masks"]
-        names = [weight.name for weight in self.weights]
-        if set(masks) != set(names):
-            differing = sorted(set(masks) ^ set(names))
-            raise ValueError(f"the saved topology is of other weights than this model's; they differ in {differing}")
-        unpacked = []
-        for weight in self.weights:
-            if list(state["shapes"][weight.name]) != list(weight.mask.shape):
-                raise ValueError(
-                    f"{weight.name}: the saved topology is of shape {tuple(state['shapes'][weight.name])}, "
-                    f"the matrix of shape {tuple(weight.mask.shape)}"
-                )
-            mask = unpack_bits(masks[weight.name], weight.mask)
-            if int(mask.count_nonzero()) != weight.active:
-                raise ValueError(
-                    f"{weight.name}: the saved topology has {int(mask.count_nonzero())} weights, "
-                    f"this sparsifier's settings give {weight.active}"
-                )
-            unpacked.append(mask)
-        for weight, mask in zip(self.weights, unpacked, strict=True):
+        masks = self._fitting_masks(state)
+        count = sum(int(mask.count_nonzero()) for mask in masks)
+        promised = self._promised_after(state["updates_done"])
+        if count != promised:
+            raise ValueError(f"the saved topology has {count} weights, this sparsifier's settings give {promised}")
+        for weight, mask in zip(self.weights, masks, strict=True):
             weight.mask.copy_(mask)
             weight.apply_mask()
         self.updates_done = state["updates_done"]
         self.steps_done = state["steps_done"]
+        self._memory.threshold.value = state["threshold"]
         self._generator.set_state(state["generator"].to(torch.uint8))
+
+    def _fitting_masks(self, state: Mapping[str, Any]) -> list[Tensor]:
+        masks, shapes = state["masks"], state["shapes"]
+        differing = sorted(set(masks) ^ {weight.name for weight in self.weights})
+        if differing:
+            raise ValueError(f"the saved topology is of other weights than this model's; they differ in {differing}")
+        for weight in self.weights:
+            if list(shapes[weight.name]) != list(weight.mask.shape):
+                raise ValueError(
+                    f"{weight.name}: the saved topology is of shape {tuple(shapes[weight.name])}, "
+                    f"the matrix of shape {tuple(weight.mask.shape)}"
+                )
+        return [unpack_bits(masks[weight.name], weight.mask) for weight in self.weights]
 
     # Looking
 
@@ -258,92 +300,18 @@ class Sparsifier:
         )
 
     def summary(self) -> str:
-        """A table of the sparsified matrices: shape, weights, density, and the density of each gate.
-
-        ::
-
-            matrix             shape        weights  density  gates
-            rnn.weight_ih_l0   6000 x 1500  2970000   33.0 %  input 33.1, forget 31.0, candidate 34.2, output 33.7
-        """
-        rows = [("matrix", "shape", "weights", "density", "gates")]
-        for weight in self.weights:
-            topology = weight.topology
-            gates = topology.gate_densities() if len(topology.gates) > 1 else {}
-            rows.append(
-                (
-                    weight.name,
-                    " x ".join(map(str, topology.shape)),
-                    f"{topology.count}",
-                    f"{100 * topology.density:.1f} %",
-                    ", ".join(f"{gate} {100 * density:.1f}" for gate, density in gates.items()),
-                )
-            )
-        overall = self.active_weights / self.total_weights
-        rows.append(("all", "", f"{self.active_weights}", f"{100 * overall:.1f} %", ""))
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        align: tuple[Callable[[str, int], str], ...] = (str.ljust, str.ljust, str.rjust, str.rjust, str.ljust)
-        return "\n".join(
-            "  ".join(fit(cell, width) for fit, cell, width in zip(align, row, widths, strict=True)).rstrip()
-            for row in rows
-        )
-
-
-class _KeptAlive(set["Sparsifier"]):
-    """The sparsifiers of a module; a copy of the module is an ordinary one that has none."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _KeptAlive:
-        return _KeptAlive()
-
-    def __reduce__(self) -> tuple[type[_KeptAlive], tuple[()]]:
-        return _KeptAlive, ()
-
-
-def _mask_gradient(reference: weakref.ref[Sparsifier], index: int) -> Callable[[Tensor], None]:
-    def hook(parameter: Tensor) -> None:
-        sparsifier = reference()
-        if sparsifier is not None and parameter.grad is not None:
-            parameter.grad.mul_(sparsifier.weights[index].mask)
-
-    return hook
-
-
-def _after_step(reference: weakref.ref[Sparsifier]) -> Callable[[Optimizer, Any, Any], None]:
-    def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        sparsifier = reference()
-        if sparsifier is not None:
-            sparsifier._stepped(optimizer)
-
-    return hook
-
-
-def _existing(weight: SparseWeight) -> Existing:
-    topology = weight.topology
-    gradient = weight.parameter.grad
-    return Existing(
-        topology,
-        weight.parameter.detach().flatten().cpu()[topology.active],
-        None if gradient is None else gradient.to_dense().flatten().cpu()[topology.active],
-    )
-
-
-def _refuse_shared(model: nn.Module, names: Mapping[int, str]) -> None:
-    """Two masks on one weight would multiply, and neither sparsifier would keep its number of weights."""
-    for module in model.modules():
-        for sparsifier in module.__dict__.get("_sparsifiers", ()):
-            for weight in sparsifier.weights:
-                if id(weight.parameter) in names:
-                    name = names[id(weight.parameter)]
-                    raise ValueError(
-                        f"{name} already has a sparsifier; exclude it here, or detach() the other one first"
-                    )
+        """A table of the sparsified matrices: shape, weights, density, and the density of each gate."""
+        return topology_table(self.weights)
 
 
 def _method(method: Method | str) -> Method:
-    if isinstance(method, Method):
-        return method
-    if method not in METHODS:
-        raise ValueError(f"unknown method {method!r}; known are {', '.join(METHODS)}")
-    return METHODS[method]
+    if isinstance(method, str):
+        if method not in METHODS:
+            raise ValueError(f"unknown method {method!r}; known are {', '.join(METHODS)}")
+        method = METHODS[method]
+    if method.removal == GROUP_LASSO:
+        raise ValueError(f"method {method.name!r} removes by a penalty in the loss: use IntrinsicStructure")
+    return method
 
 
 def _check_settings(
@@ -364,8 +332,8 @@ def _check_settings(
         raise ValueError(f"updates is the number of rewirings in the run, at least 1; got {updates}")
     if update_every is not None and update_every < 1:
         raise ValueError(f"update_every is a number of optimizer steps, at least 1; got {update_every}")
-    if updates is None and schedule != "constant" and method.rewires:
+    if updates is None and (method.prunes or (method.rewires and schedule != "constant")):
         raise ValueError(
-            f"a {schedule} schedule needs updates=, the number of rewirings in the run "
-            "(the number of epochs if you call update() after each), or use schedule='constant'"
+            f"method {method.name!r} with a {schedule} schedule needs updates=, the number of rewirings in the run "
+            "(the number of epochs if you call update() after each)"
         )

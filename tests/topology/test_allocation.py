@@ -18,7 +18,10 @@ matrices = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=
 densities = st.one_of(st.sampled_from([0.01, 1.0]), st.floats(0.01, 1.0))
 
 
-@pytest.mark.parametrize("name", ALLOCATIONS)
+SPARSE = [name for name in ALLOCATIONS if name != "dense"]
+
+
+@pytest.mark.parametrize("name", SPARSE)
 @given(shapes=matrices, density=densities)
 @example(shapes=[(1, 1), (1, 1), (40, 40)], density=0.01)
 @example(shapes=[(1, 40)], density=1.0)
@@ -67,7 +70,7 @@ def test_er_golden_probabilities(case: dict[str, np.ndarray]) -> None:
         assert abs(count - probability * math.prod(shape)) <= 1
 
 
-@pytest.mark.parametrize("name", ALLOCATIONS)
+@pytest.mark.parametrize("name", SPARSE)
 @pytest.mark.parametrize(
     ("shapes", "density", "masked"), [(STACKED_LSTM, 0.33, 21_780_000), (RHN, 0.472, 11_071_138)], ids=["lstm", "rhn"]
 )
@@ -87,3 +90,7 @@ def test_kernel_dimensions_count_in_erk_only() -> None:
 def test_impossible_density_is_refused(density: float) -> None:
     with pytest.raises(ValueError, match="density must lie in"):
         budget([(3, 3)], density)
+
+
+def test_dense_has_every_weight() -> None:
+    assert ALLOCATIONS["dense"]([(3, 4), (5, 1)], 0.1) == [12, 5]

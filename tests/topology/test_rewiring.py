@@ -115,5 +115,5 @@ def test_the_paper_number_of_rewired_weights() -> None:
 
 
 def test_a_static_method_has_nothing_to_rewire() -> None:
-    with pytest.raises(ValueError, match="'static' keeps its topology"):
+    with pytest.raises(ValueError, match="'static' grows nothing"):
         rewire(STATIC, [], 0.5, seeded(0))

@@ -9,13 +9,16 @@ from typing import Any
 import torch
 
 from selfish_rnn.corpora import Corpus, Vocabulary, load_corpus, truncated
+from selfish_rnn.errors import UserError
 from selfish_rnn.experiments.presets import build_experiment, read_config, to_yaml
+from selfish_rnn.experiments.sizing import small_dense
 from selfish_rnn.models import LanguageModel
+from selfish_rnn.topology import SMALL_DENSE
 from selfish_rnn.training.outcome import load_best, summarise
 from selfish_rnn.training.progress import Watcher
 from selfish_rnn.training.run_folder import RunFolder
 from selfish_rnn.training.settings import Experiment
-from selfish_rnn.training.trainer import Trainer
+from selfish_rnn.training.trainer import Trainer, check_before_training
 
 
 def experiment_corpus(experiment: Experiment) -> Corpus:
@@ -33,13 +36,16 @@ class Run:
 
     @classmethod
     def start(cls, experiment: Experiment, path: Path) -> Run:
-        """A new run; the corpus is looked at first, so that a bad one leaves no folder behind."""
-        vocabulary = experiment_corpus(experiment).vocabulary
+        """A new run; corpus and model are looked at first, so that bad ones leave no folder behind."""
+        corpus = experiment_corpus(experiment)
+        if experiment.method.name == SMALL_DENSE.name:
+            experiment = small_dense(experiment, len(corpus.vocabulary))
+        check_before_training(experiment, corpus)
         # Sums come out the same to the last bit only with the same number of threads, so a resumed run needs it.
         threads = experiment.threads or torch.get_num_threads()
         experiment = experiment.model_copy(update={"threads": threads})
         folder = RunFolder.create(path, to_yaml(experiment))
-        folder.write_vocabulary(vocabulary)
+        folder.write_vocabulary(corpus.vocabulary)
         return cls(experiment, folder)
 
     @classmethod
@@ -49,7 +55,16 @@ class Run:
         return cls(build_experiment(read_config(folder.config), str(folder.config)), folder)
 
     def corpus(self) -> Corpus:
-        return experiment_corpus(self.experiment)
+        """The corpus the run was started with; one that was changed since is an error."""
+        corpus = experiment_corpus(self.experiment)
+        if not self.folder.vocabulary.exists():  # killed right after its start
+            self.folder.write_vocabulary(corpus.vocabulary)
+        if corpus.vocabulary != self.vocabulary():
+            raise UserError(
+                f"the words of the corpus {self.experiment.corpus} are no longer those of {self.folder.vocabulary}: "
+                "restore its files, or start a new run"
+            )
+        return corpus
 
     def vocabulary(self) -> Vocabulary:
         return self.folder.read_vocabulary()
@@ -63,6 +78,8 @@ class Run:
         trainer = Trainer(self.experiment, self.corpus(), self.folder, watcher)
         if self.folder.checkpoints.steps():
             trainer.load_checkpoint()
+        else:  # killed before its first checkpoint, perhaps just after its first record
+            self.folder.metrics.truncate_after(0)
         return trainer
 
     def execute(self, trainer: Trainer) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -25,6 +26,35 @@ class Encoded:
     output: Tensor
     raw: Tensor
     state: State
+
+
+@dataclass(frozen=True)
+class UnitPart:
+    """The share that the units of a layer have in one parameter.
+
+    Along ``axis`` the parameter is ``blocks`` times as long as the layer has units, and in every block the k-th entry
+    is of unit k: of an LSTM's 4H x n matrix unit k has the rows k, H + k, 2H + k and 3H + k. ``reads`` marks the
+    columns through which something reads the unit's output; a unit that nothing reads can be left out.
+    """
+
+    parameter: nn.Parameter
+    axis: int
+    blocks: int = 1
+    reads: bool = False
+
+
+@dataclass(frozen=True)
+class UnitLayer:
+    """A recurrent layer as units that can be left out one by one, each with all the weights that belong to it.
+
+    ``parts`` makes the groups of intrinsic sparse structures (Wen et al. 2018); the ``biases`` of a unit go with it
+    but are in no group.
+    """
+
+    name: str
+    size: int
+    parts: tuple[UnitPart, ...]
+    biases: tuple[UnitPart, ...] = ()
 
 
 class LanguageModel(nn.Module):
@@ -56,6 +86,20 @@ class LanguageModel(nn.Module):
         """Mean negative log-probability of ``targets``."""
         scores = self.logits(output)
         return functional.cross_entropy(scores.flatten(0, -2), targets.flatten())
+
+    def unit_layers(self) -> list[UnitLayer]:
+        """The recurrent layers as units, for intrinsic sparse structures; not every model has such a description."""
+        raise self._without_units()
+
+    def resized(self, sizes: Sequence[int]) -> LanguageModel:
+        """A new model like this one, with fresh weights, whose :meth:`unit_layers` have these sizes."""
+        raise self._without_units()
+
+    def _without_units(self) -> UserError:
+        return UserError(
+            f"{type(self).__name__} does not describe its units, which intrinsic sparse structures (iss) need; "
+            "the models that do are stacked-lstm, stacked-gru, stacked-rnn and rhn"
+        )
 
     def forward(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Scores of the next word at every position, and the state after the window."""

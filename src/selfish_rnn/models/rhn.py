@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
-from selfish_rnn.models.base import Encoded, LanguageModel, State, check_probabilities, check_sizes
-from selfish_rnn.models.highway import HighwayCell
+from selfish_rnn.models.base import (
+    Encoded,
+    LanguageModel,
+    State,
+    UnitLayer,
+    UnitPart,
+    check_probabilities,
+    check_sizes,
+)
+from selfish_rnn.models.highway import HIGHWAY_GATES, HighwayCell
 from selfish_rnn.models.regularisers import dropout_mask, embed, locked_dropout
 
 
@@ -75,3 +85,35 @@ class RecurrentHighwayNetwork(LanguageModel):
     def logits(self, output: Tensor) -> Tensor:
         scores: Tensor = self.decoder(output)
         return scores
+
+    def unit_layers(self) -> list[UnitLayer]:
+        """One layer: a unit spans all depths, since the carry path hands its state from each to the next.
+
+        The output matrix is the embedding, so a unit is also a dimension of the embedding, and with that a column of
+        W. That column does not read the unit's state, only its dimension of the embedding, which is zero where
+        the output does not read the unit.
+        """
+        parts = [
+            UnitPart(self.embedding.get_parameter("weight"), axis=1, reads=True),
+            UnitPart(self.cell.weight_input, axis=1),
+        ]
+        biases = list[UnitPart]()
+        for name, parameter in self.cell.named_parameters():
+            rows = UnitPart(parameter, axis=0, blocks=len(HIGHWAY_GATES))
+            (biases if name.startswith("bias") else parts).append(rows)
+            if name.startswith("weight_recurrent"):
+                parts.append(UnitPart(parameter, axis=1, reads=True))
+        return [UnitLayer("cell", self.cell.hidden, tuple(parts), tuple(biases))]
+
+    def resized(self, sizes: Sequence[int]) -> RecurrentHighwayNetwork:
+        (hidden,) = sizes
+        return RecurrentHighwayNetwork(
+            self.embedding.num_embeddings,
+            hidden=hidden,
+            depth=self.cell.depth,
+            dropout_word=self.dropout_word,
+            dropout_input=self.dropout_input,
+            dropout_hidden=self.dropout_hidden,
+            dropout_output=self.dropout_output,
+            transform_bias=self.transform_bias,
+        )

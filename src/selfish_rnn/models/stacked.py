@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Literal, cast
 
 from torch import Tensor, nn
 from torch.nn import functional
 
 from selfish_rnn.errors import UserError
-from selfish_rnn.models.base import Encoded, LanguageModel, State, check_probabilities, check_sizes
+from selfish_rnn.models.base import (
+    Encoded,
+    LanguageModel,
+    State,
+    UnitLayer,
+    UnitPart,
+    check_probabilities,
+    check_sizes,
+)
 
 Cell = Literal["lstm", "gru", "rnn"]
 
@@ -27,7 +36,8 @@ class StackedRNN(LanguageModel):
         h' = σ(o) tanh(c')
 
     Dropout is drawn afresh for every element: after the embedding, between layers and after the top layer.
-    The defaults are the paper's Penn Treebank network (66,034,000 weights with 10,000 words).
+    ``hidden`` is the width of all layers, or one width for each. The defaults are the paper's Penn Treebank network
+    (66,034,000 weights with 10,000 words).
 
     >>> model = StackedRNN(10_000, embedding=200, hidden=200, cell="gru")
     >>> scores, state = model(tokens)  # tokens: time x batch
@@ -38,54 +48,131 @@ class StackedRNN(LanguageModel):
         vocabulary: int,
         *,
         embedding: int = 1500,
-        hidden: int = 1500,
+        hidden: int | tuple[int, ...] = 1500,
         layers: int = 2,
         dropout: float = 0.65,
         cell: Cell = "lstm",
         tied: bool = False,
     ) -> None:
         super().__init__()
-        check_sizes(vocabulary=vocabulary, embedding=embedding, hidden=hidden, layers=layers)
+        check_sizes(vocabulary=vocabulary, embedding=embedding, layers=layers)
         check_probabilities(dropout=dropout)
         if cell not in _KINDS:
             raise UserError(f"cell must be one of {', '.join(_KINDS)}, got {cell!r}")
-        if tied and embedding != hidden:
+        widths = _widths(hidden, layers)
+        if tied and embedding != widths[-1]:
             raise UserError(
-                f"tied needs embedding and hidden of the same size, got embedding {embedding} and hidden {hidden}"
+                f"tied needs embedding and hidden of the same size, got embedding {embedding} and hidden {widths[-1]}"
             )
+        self.kind: Cell = cell
         self.dropout = dropout
         self.embedding = nn.Embedding(vocabulary, embedding)
-        # One layer has nothing in between, and torch warns about a dropout it cannot place.
-        self.rnn = _KINDS[cell](embedding, hidden, layers, dropout=dropout if layers > 1 else 0.0)
-        self.decoder = nn.Linear(hidden, vocabulary)
+        self.rnn: nn.RNNBase | nn.ModuleList
+        if len(set(widths)) == 1:
+            # One layer has nothing in between, and torch warns about a dropout it cannot place.
+            self.rnn = _KINDS[cell](embedding, widths[0], layers, dropout=dropout if layers > 1 else 0.0)
+        else:
+            # torch's modules have layers of one width only.
+            pairs = itertools.pairwise((embedding, *widths))
+            self.rnn = nn.ModuleList(_KINDS[cell](inputs, outputs) for inputs, outputs in pairs)
+        self.decoder = nn.Linear(widths[-1], vocabulary)
         if tied:
             self.decoder.weight = self.embedding.weight
         self.reset_parameters()
 
+    @property
+    def tied(self) -> bool:
+        """Whether the output matrix is the embedding."""
+        return self.decoder.weight is self.embedding.weight
+
     def reset_parameters(self) -> None:
         """Embedding and output matrix U(±0.1), output bias 0, recurrent layers U(±1/√hidden)."""
         nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
-        if self.decoder.weight is not self.embedding.weight:
+        if not self.tied:
             nn.init.uniform_(self.decoder.weight, -0.1, 0.1)
         nn.init.zeros_(self.decoder.bias)
-        bound = 1 / math.sqrt(self.rnn.hidden_size)
-        for parameter in self.rnn.parameters():
-            nn.init.uniform_(parameter, -bound, bound)
+        for rnn in self._rnns():
+            bound = 1 / math.sqrt(rnn.hidden_size)
+            for parameter in rnn.parameters():
+                nn.init.uniform_(parameter, -bound, bound)
 
     def initial_state(self, batch_size: int) -> State:
-        """Zeros: (h, c) for the LSTM, (h,) for the others; each layers x batch x hidden."""
-        zeros = self.embedding.weight.new_zeros(self.rnn.num_layers, batch_size, self.rnn.hidden_size)
-        return (zeros, zeros.clone()) if isinstance(self.rnn, nn.LSTM) else (zeros,)
+        """Zeros: (h, c) for the LSTM, (h,) for the others; each layers x batch x hidden.
+
+        With layers of different widths: those of the first layer, those of the second, …; each 1 x batch x width.
+        """
+        zeros = self.embedding.weight.new_zeros
+        shapes = [(rnn.num_layers, batch_size, rnn.hidden_size) for rnn in self._rnns()]
+        return tuple(zeros(shape) for shape in shapes for _ in range(self._tensors_per_state))
 
     def encode(self, tokens: Tensor, state: State) -> Encoded:
-        embedded = functional.dropout(self.embedding(tokens), self.dropout, self.training)
-        if isinstance(self.rnn, nn.LSTM):
-            raw, state = self.rnn(embedded, state)
-        else:
-            raw, hidden = self.rnn(embedded, *state)
-            state = (hidden,)
-        return Encoded(functional.dropout(raw, self.dropout, self.training), raw, state)
+        raw, after = self.embedding(tokens), list[Tensor]()
+        for index, rnn in enumerate(self._rnns()):
+            entering = functional.dropout(raw, self.dropout, self.training)
+            first = index * self._tensors_per_state
+            if isinstance(rnn, nn.LSTM):
+                raw, carried = rnn(entering, (state[first], state[first + 1]))
+                after.extend(carried)
+            else:
+                raw, hidden = rnn(entering, state[first])
+                after.append(hidden)
+        return Encoded(functional.dropout(raw, self.dropout, self.training), raw, tuple(after))
 
     def logits(self, output: Tensor) -> Tensor:
         scores: Tensor = self.decoder(output)
         return scores
+
+    def unit_layers(self) -> list[UnitLayer]:
+        """One for every recurrent layer; the next layer, or the decoder, reads it.
+
+        With ``tied`` a unit of the last layer is also a dimension of the embedding, and with that a column of the first
+        layer's input matrix.
+        """
+        cells = [(rnn, layer) for rnn in self._rnns() for layer in range(rnn.num_layers)]
+        readers = [rnn.get_parameter(f"weight_ih_l{layer}") for rnn, layer in cells[1:]]
+        readers.append(self.decoder.get_parameter("weight"))
+        layers = []
+        for index, ((rnn, layer), reader) in enumerate(zip(cells, readers, strict=True)):
+            inputs, recurrent, *biases = (
+                rnn.get_parameter(f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            )
+            gates = len(recurrent) // rnn.hidden_size
+            parts = [
+                UnitPart(inputs, axis=0, blocks=gates),
+                UnitPart(recurrent, axis=0, blocks=gates),
+                UnitPart(recurrent, axis=1, reads=True),
+                UnitPart(reader, axis=1, reads=True),
+            ]
+            if self.tied and index == len(cells) - 1:
+                parts.append(UnitPart(self._rnns()[0].get_parameter("weight_ih_l0"), axis=1))
+            both = tuple(UnitPart(bias, axis=0, blocks=gates) for bias in biases)
+            layers.append(UnitLayer(f"layer_{index}", rnn.hidden_size, tuple(parts), both))
+        return layers
+
+    def resized(self, sizes: Sequence[int]) -> StackedRNN:
+        return StackedRNN(
+            self.embedding.num_embeddings,
+            embedding=sizes[-1] if self.tied else self.embedding.embedding_dim,
+            hidden=tuple(sizes),
+            layers=len(sizes),
+            dropout=self.dropout,
+            cell=self.kind,
+            tied=self.tied,
+        )
+
+    @property
+    def _tensors_per_state(self) -> int:
+        return 2 if self.kind == "lstm" else 1
+
+    def _rnns(self) -> list[nn.RNNBase]:
+        """The recurrent modules in order: one, or with layers of different widths one for each layer."""
+        return [cast(nn.RNNBase, rnn) for rnn in self.rnn] if isinstance(self.rnn, nn.ModuleList) else [self.rnn]
+
+
+def _widths(hidden: int | tuple[int, ...], layers: int) -> tuple[int, ...]:
+    widths = (hidden,) * layers if isinstance(hidden, int) else tuple(hidden)
+    if len(widths) != layers:
+        raise UserError(f"hidden must be one width, or one for each of the {layers} layers, got {list(widths)}")
+    for width in widths:
+        check_sizes(hidden=width)
+    return widths

@@ -7,22 +7,47 @@ redistribution and growth; :func:`rewire` puts them together.
 
 from selfish_rnn.topology.allocation import ALLOCATIONS, budget
 from selfish_rnn.topology.gates import GateLayout
-from selfish_rnn.topology.methods import METHODS, SELFISH, STATIC, Method
-from selfish_rnn.topology.rewiring import Existing, Rewiring, rewire
+from selfish_rnn.topology.methods import (
+    DENSE,
+    DSR,
+    GMP,
+    ISS,
+    METHODS,
+    RIGL,
+    SELFISH,
+    SET,
+    SMALL_DENSE,
+    SNFS,
+    STATIC,
+    STATIC_ER,
+    Method,
+)
+from selfish_rnn.topology.rewiring import Existing, Memory, Rewiring, prune, rewire
 from selfish_rnn.topology.schedules import SCHEDULES
 from selfish_rnn.topology.topology import Topology
 
 __all__ = [
     "ALLOCATIONS",
+    "DENSE",
+    "DSR",
+    "GMP",
+    "ISS",
     "METHODS",
+    "RIGL",
     "SCHEDULES",
     "SELFISH",
+    "SET",
+    "SMALL_DENSE",
+    "SNFS",
     "STATIC",
+    "STATIC_ER",
     "Existing",
     "GateLayout",
+    "Memory",
     "Method",
     "Rewiring",
     "Topology",
     "budget",
+    "prune",
     "rewire",
 ]

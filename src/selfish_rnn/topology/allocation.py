@@ -39,6 +39,11 @@ def erdos_renyi_kernel(shapes: Sequence[Shape], density: float) -> list[int]:
     return _allocate(shapes, density, sum)
 
 
+def dense(shapes: Sequence[Shape], density: float) -> list[int]:
+    """Every weight exists: the start of the methods that prune a dense network."""
+    return [math.prod(shape) for shape in shapes]
+
+
 def _allocate(shapes: Sequence[Shape], density: float, share: Callable[[Shape], float]) -> list[int]:
     sizes = [math.prod(shape) for shape in shapes]
     return apportion(budget(shapes, density), [share(shape) for shape in shapes], sizes, minimum=1)
@@ -48,4 +53,5 @@ ALLOCATIONS: dict[str, Callable[[Sequence[Shape], float], list[int]]] = {
     "uniform": uniform,
     "er": erdos_renyi,
     "erk": erdos_renyi_kernel,
+    "dense": dense,
 }

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from selfish_rnn.topology.redistribution import Quota
 from selfish_rnn.topology.topology import Topology, at_least_single, empty_positions, sample
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A way to choose new positions: a function of what is occupied, quotas, a random generator and a score.
+
+    ``signal`` names the score it needs, the dense ``"gradient"`` or ``"momentum"`` of the matrix; without one it never
+    looks at weights that do not exist. ``elsewhere`` keeps it clear of what was removed just now.
+    """
+
+    choose: Callable[[Topology, Sequence[Quota], torch.Generator, Callable[[], Tensor]], Tensor]
+    signal: Literal["gradient", "momentum"] | None = None
+    elsewhere: bool = False
 
 
 def at_random(topology: Topology, quotas: Sequence[Quota], generator: torch.Generator) -> Tensor:
@@ -32,3 +47,23 @@ def by_score(topology: Topology, quotas: Sequence[Quota], score: Tensor) -> Tens
         order = ranking[span.start : span.stop].sort(descending=True, stable=True).indices
         grown.append(span.start + order[:count])
     return torch.cat(grown).sort().values
+
+
+def _random(
+    occupied: Topology, quotas: Sequence[Quota], generator: torch.Generator, score: Callable[[], Tensor]
+) -> Tensor:
+    return at_random(occupied, quotas, generator)
+
+
+def _largest(
+    occupied: Topology, quotas: Sequence[Quota], generator: torch.Generator, score: Callable[[], Tensor]
+) -> Tensor:
+    return by_score(occupied, quotas, score())
+
+
+GROWTHS: dict[str, Growth] = {
+    "random": Growth(_random),
+    "random-elsewhere": Growth(_random, elsewhere=True),
+    "gradient": Growth(_largest, signal="gradient"),
+    "momentum": Growth(_largest, signal="momentum"),
+}

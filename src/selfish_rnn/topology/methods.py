@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from selfish_rnn.topology.allocation import ALLOCATIONS
-from selfish_rnn.topology.redistribution import REDISTRIBUTIONS
-from selfish_rnn.topology.removal import REMOVALS, Pool
+from selfish_rnn.topology.growth import GROWTHS
+from selfish_rnn.topology.redistribution import LAYER_REDISTRIBUTIONS, REDISTRIBUTIONS
+from selfish_rnn.topology.removal import NETWORK_REMOVALS, REMOVALS, Pool
 
-GROWTHS = ("random",)
+GROUP_LASSO = "group-lasso"
+"""Removal by a penalty in the loss instead of by choice: see :class:`selfish_rnn.IntrinsicStructure`."""
+
+
+def known_parts() -> dict[str, tuple[str | None, ...]]:
+    """The parts of a method and what each can be, with what was added to the tables of parts."""
+    return {
+        "allocation": tuple(ALLOCATIONS),
+        "removal": (*REMOVALS, *NETWORK_REMOVALS, GROUP_LASSO, None),
+        "pool": ("gate", "matrix", "network"),
+        "redistribution": (*REDISTRIBUTIONS, *LAYER_REDISTRIBUTIONS),
+        "growth": (*GROWTHS, None),
+    }
 
 
 @dataclass(frozen=True)
@@ -19,7 +31,7 @@ class Method:
 
     ``allocation`` divides the budget over the matrices, ``removal`` marks the weights of each ``pool`` that go,
     ``redistribution`` says who grows how many of the freed weights and ``growth`` where. ``removal=None`` keeps the
-    topology as it started. A new method is an old one with a part replaced:
+    topology as it started, ``growth=None`` only prunes. A new method is an old one with a part replaced:
 
     >>> SELFISH.replace(name="without cell gate redistribution", pool="gate", redistribution="gate").pool
     'gate'
@@ -31,23 +43,34 @@ class Method:
     removal: str | None = None
     pool: Pool = "matrix"
     redistribution: str = "matrix"
-    growth: str = "random"
+    growth: str | None = "random"
+    own_optimizer: bool = False
 
     def __post_init__(self) -> None:
-        self._check("allocation", self.allocation, ALLOCATIONS)
-        self._check("removal", self.removal, [*REMOVALS, None])
-        self._check("pool", self.pool, ("gate", "matrix", "network"))
-        self._check("redistribution", self.redistribution, REDISTRIBUTIONS)
-        self._check("growth", self.growth, GROWTHS)
-
-    def _check(self, part: str, value: str | None, known: Collection[str | None]) -> None:
-        if value not in known:
-            raise ValueError(f"method {self.name!r}: {part} must be one of {list(known)}, got {value!r}")
+        for part, known in known_parts().items():
+            value = getattr(self, part)
+            if value not in known:
+                raise ValueError(f"method {self.name!r}: {part} must be one of {list(known)}, got {value!r}")
 
     @property
     def rewires(self) -> bool:
-        """Whether the topology changes during training."""
-        return self.removal is not None
+        """Whether weights are removed and as many grown."""
+        return self.removal is not None and self.growth is not None
+
+    @property
+    def prunes(self) -> bool:
+        """Whether weights are removed for good, until the sparsity is reached."""
+        return self.removal in REMOVALS and self.growth is None
+
+    @property
+    def signal(self) -> str | None:
+        """What growth looks at of weights that do not exist: their ``"gradient"``, ``"momentum"`` or nothing."""
+        return GROWTHS[self.growth].signal if self.rewires and self.growth is not None else None
+
+    @property
+    def sparse_backward(self) -> bool:
+        """Whether nothing is ever computed or stored for weights that do not exist."""
+        return self.allocation != "dense" and self.signal is None
 
     def replace(self, **parts: str | None) -> Method:
         """A copy with some parts replaced."""
@@ -59,10 +82,69 @@ SELFISH = Method(
     reference="Liu, Mocanu, Pei, Pechenizkiy: Selfish Sparse RNN Training, ICML 2021",
     removal="magnitude",
     redistribution="gates-equal",
+    own_optimizer=True,
+)
+SET = Method(
+    name="set",
+    reference="Mocanu et al.: Scalable training of artificial neural networks with adaptive sparse connectivity, "
+    "Nature Communications 2018; per gate as in Liu et al. 2019",
+    allocation="er",
+    removal="magnitude",
+    pool="gate",
+    redistribution="gate",
+)
+DSR = Method(
+    name="dsr",
+    reference="Mostafa, Wang: Parameter efficient training of deep convolutional neural networks by dynamic sparse "
+    "reparameterization, ICML 2019",
+    removal="threshold",
+    pool="network",
+    redistribution="layers-by-survivors",
+    growth="random-elsewhere",
+)
+SNFS = Method(
+    name="snfs",
+    reference="Dettmers, Zettlemoyer: Sparse networks from scratch, 2019",
+    removal="magnitude-sparing-dense",
+    redistribution="layers-by-momentum",
+    growth="momentum",
+)
+RIGL = Method(
+    name="rigl",
+    reference="Evci, Gale, Menick, Castro, Elsen: Rigging the lottery, ICML 2020",
+    allocation="erk",
+    removal="magnitude",
+    growth="gradient",
+)
+GMP = Method(
+    name="gmp",
+    reference="Zhu, Gupta: To prune, or not to prune, 2017",
+    allocation="dense",
+    removal="magnitude",
+    growth=None,
+)
+ISS = Method(
+    name="iss",
+    reference="Wen et al.: Learning intrinsic sparse structures within long short-term memory, ICLR 2018",
+    allocation="dense",
+    removal=GROUP_LASSO,
+    growth=None,
 )
 STATIC = Method(
     name="static",
     reference="Mocanu et al.: A topological insight into restricted Boltzmann machines, Machine Learning 2016",
 )
+STATIC_ER = STATIC.replace(name="static-er", allocation="er")
+DENSE = Method(
+    name="dense",
+    reference="the network itself",
+    allocation="dense",
+)
+SMALL_DENSE = DENSE.replace(
+    name="small-dense", reference="a dense network of the same kind with as many weights as the sparse one"
+)
 
-METHODS: dict[str, Method] = {method.name: method for method in (SELFISH, STATIC)}
+METHODS: dict[str, Method] = {
+    method.name: method for method in (SELFISH, SET, DSR, SNFS, RIGL, GMP, ISS, STATIC, STATIC_ER, DENSE, SMALL_DENSE)
+}
+"""The method table."""

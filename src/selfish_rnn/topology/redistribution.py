@@ -15,20 +15,24 @@ from selfish_rnn.topology.topology import Span, Topology
 class Freed:
     """A matrix after removal: what stays (``topology`` and its weights) and how many weights are to be grown.
 
-    ``before`` is the topology before removal. ``gradients`` are those of the staying weights, where there are any.
+    ``before`` is the topology before removal. ``gradients`` are those of the staying weights, where there are any,
+    ``signal`` is what else the method goes by (momentum). Growth keeps clear of ``occupied``, which is the topology
+    unless the method also excludes what was removed just now.
     """
 
     topology: Topology
     before: Topology
     values: Tensor
     gradients: Tensor | None = None
+    signal: Tensor | None = None
+    occupied: Topology | None = None
 
     @property
     def count(self) -> int:
         return self.before.count - self.topology.count
 
     def room(self, span: Span) -> int:
-        return span.size - self.topology.count_in(span)
+        return span.size - (self.occupied or self.topology).count_in(span)
 
 
 Quota = tuple[Span, int]
@@ -93,3 +97,38 @@ REDISTRIBUTIONS: dict[str, Callable[[Freed], list[Quota]]] = {
     "gates-by-magnitude": gates_by_magnitude,
     "gates-by-gradient": gates_by_gradient,
 }
+"""Redistributions inside a matrix."""
+
+
+def layers_by_survivors(network: Sequence[Freed]) -> list[int]:
+    """Every matrix grows in proportion to the weights it kept (DSR, Mostafa & Wang 2019)."""
+    return _over_layers(network, [float(freed.topology.count) for freed in network], fill=1.0)
+
+
+def layers_by_momentum(network: Sequence[Freed]) -> list[int]:
+    """Every matrix grows in proportion to the mean ``|momentum|`` of its weights (SNFS, Dettmers & Zettlemoyer 2019).
+
+    No matrix is filled beyond 99 % of its room.
+    """
+    return _over_layers(network, [mean_signal(freed.signal) for freed in network], fill=0.99)
+
+
+def mean_signal(signal: Tensor | None) -> float:
+    """The mean magnitude of a signal along existing weights."""
+    if signal is None:
+        raise ValueError("redistribution by momentum needs the momentum of the weights, or their gradient")
+    return float(signal.abs().mean()) if len(signal) else 0.0
+
+
+def _over_layers(network: Sequence[Freed], shares: Sequence[float], fill: float) -> list[int]:
+    total = sum(freed.count for freed in network)
+    rooms = [freed.room(freed.topology.whole) for freed in network]
+    capacities = [int(fill * room) for room in rooms]
+    return apportion(total, shares, capacities if sum(capacities) >= total else rooms)
+
+
+LAYER_REDISTRIBUTIONS: dict[str, Callable[[Sequence[Freed]], list[int]]] = {
+    "layers-by-survivors": layers_by_survivors,
+    "layers-by-momentum": layers_by_momentum,
+}
+"""Redistributions over all matrices: how many weights each grows, anywhere in it."""

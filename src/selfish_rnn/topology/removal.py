@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -51,6 +52,10 @@ def _smallest(magnitudes: Tensor, count: int) -> Tensor:
 
 
 REMOVALS: dict[str, Callable[[Tensor, float], Tensor]] = {"magnitude": by_magnitude, "signed": signed}
+"""Criteria that take the fraction that goes of any pool of weights."""
+
+NETWORK_REMOVALS = ("threshold", "magnitude-sparing-dense")
+"""Removals that look at all matrices together: :class:`AdaptiveThreshold` and :func:`sparing_rates`."""
 
 
 def remove(
@@ -71,7 +76,47 @@ def remove(
             torch.cat([choose(weight[topology.within(span)], rate) for _, span in topology.gate_spans()])
             for topology, weight in zip(topologies, weights, strict=True)
         ]
+    return _one_stays(removed, weights)
+
+
+def _one_stays(removed: list[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
     for marks, weight in zip(removed, weights, strict=True):
         if len(marks) and bool(marks.all()):
             marks[weight.abs().argmax()] = False
     return removed
+
+
+@dataclass
+class AdaptiveThreshold:
+    """The removal of DSR (Mostafa & Wang 2019): weights below one threshold for the whole network.
+
+    The threshold follows the number of weights that are to go: more than 1.1 times too many and it is halved, less
+    than 0.9 times and it is doubled, for the next time.
+    """
+
+    value: float = 1e-3
+
+    def remove(self, values: Sequence[Tensor], rate: float) -> list[Tensor]:
+        """Mark the weights below the threshold, per matrix; every matrix keeps at least one."""
+        weights = [at_least_single(value).cpu() for value in values]
+        removed = _one_stays([weight.abs() < self.value for weight in weights], weights)
+        target = rate * sum(map(len, weights))
+        count = sum(int(marks.sum()) for marks in removed)
+        if count > 1.1 * target:
+            self.value /= 2
+        elif count < 0.9 * target:
+            self.value *= 2
+        return removed
+
+
+def sparing_rates(topologies: Sequence[Topology], shares: Sequence[float], rate: float) -> list[float]:
+    """The fraction each matrix loses in SNFS (Dettmers & Zettlemoyer 2019).
+
+    ``rate``, but a matrix that is less than 20 % sparse and gets more than an even share of the regrowth loses at most
+    its sparsity: it would only regrow what it lost.
+    """
+    even = sum(shares) / max(len(shares), 1)
+    return [
+        min(1 - topology.density, rate) if topology.density > 0.8 and share > even else rate
+        for topology, share in zip(topologies, shares, strict=True)
+    ]

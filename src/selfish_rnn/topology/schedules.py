@@ -26,3 +26,13 @@ SCHEDULES: dict[str, Callable[[float, float], float]] = {
     "linear": linear,
     "constant": constant,
 }
+
+
+def gradual_sparsity(progress: float, final: float, start: float = 0.3, end: float = 0.9) -> float:
+    """The sparsity of gradual magnitude pruning (Zhu & Gupta 2017).
+
+    ``final (1 - (1 - (progress - start) / (end - start))^3)`` between ``start`` and ``end`` of the run, 0 before and
+    ``final`` after. The default interval gives the mean sparsity that the paper's training FLOPs imply.
+    """
+    position = min(max((progress - start) / (end - start), 0.0), 1.0)
+    return final * (1 - (1 - position) ** 3)

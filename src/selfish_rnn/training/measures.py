@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from selfish_rnn.intrinsic import IntrinsicStructure
 from selfish_rnn.sparsifier import Sparsifier
 
 LARGE = 0.1
 """Above this magnitude a weight counts as large in the paper's figure on NT-ASGD."""
 
 
-def gate_densities(sparsifier: Sparsifier) -> dict[str, dict[str, float]]:
+def gate_densities(sparsifier: Sparsifier | IntrinsicStructure) -> dict[str, dict[str, float]]:
     """The density of every matrix, under ``all``, and of each of its gates."""
     densities = {}
     for weight in sparsifier.weights:
@@ -20,7 +21,7 @@ def gate_densities(sparsifier: Sparsifier) -> dict[str, dict[str, float]]:
     return densities
 
 
-def large_weights(sparsifier: Sparsifier) -> dict[str, int]:
+def large_weights(sparsifier: Sparsifier | IntrinsicStructure) -> dict[str, int]:
     """How many weights of every matrix are larger than 0.1 in magnitude."""
     return {
         weight.name: int((weight.parameter.detach().abs() > LARGE).count_nonzero()) for weight in sparsifier.weights

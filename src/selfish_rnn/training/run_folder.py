@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,11 @@ class RunFolder:
     def create(cls, path: Path, config: str) -> RunFolder:
         """A folder for a new run; one that holds anything already is refused."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            what = "already holds a run" if (path / "config.yaml").exists() else "exists and is not empty"
+            if not (path / "config.yaml").exists():
+                raise UserError(f"{path} exists and is not empty; give another folder with --run")
             raise UserError(
-                f"{path} {what}; give another folder with --run, or continue that run with `selfish-rnn resume {path}`"
+                f"{path} already holds a run; give another folder with --run, or continue that run with "
+                f"`selfish-rnn resume {shlex.quote(str(path))}`"
             )
         folder = cls(path)
         with clear_write_errors(path):
@@ -76,7 +79,8 @@ class RunFolder:
         write_atomically(self.vocabulary, vocabulary.to_json().encode())
 
     def read_vocabulary(self) -> Vocabulary:
-        try:
-            return Vocabulary.load(self.vocabulary)
-        except FileNotFoundError as error:
-            raise UserError(f"{self.vocabulary} is missing: has the run been started?") from error
+        if not self.vocabulary.exists():
+            raise UserError(
+                f"{self.vocabulary} is missing: restore it, or continue with `selfish-rnn resume {self.path}`"
+            )
+        return Vocabulary.load(self.vocabulary)

@@ -23,10 +23,10 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from selfish_rnn.models import MODELS, LanguageModel
-from selfish_rnn.topology import ALLOCATIONS, METHODS, SCHEDULES, Method
-from selfish_rnn.topology.methods import GROWTHS
-from selfish_rnn.topology.redistribution import REDISTRIBUTIONS
-from selfish_rnn.topology.removal import REMOVALS
+from selfish_rnn.topology import METHODS, SCHEDULES, Method
+from selfish_rnn.topology.methods import known_parts
+
+_PARTS = {part: [name for name in names if name is not None] for part, names in known_parts().items()}
 
 
 class Section(BaseModel):
@@ -99,11 +99,12 @@ class MethodSettings(Section):
     """A method of the method table; parts that are given replace its own."""
 
     name: Annotated[str, one_of("method", METHODS)] = "selfish"
-    allocation: Annotated[str, one_of("allocation", ALLOCATIONS)]
-    removal: Annotated[str | None, one_of("removal", REMOVALS)]
-    pool: Literal["gate", "matrix", "network"]
-    redistribution: Annotated[str, one_of("redistribution", REDISTRIBUTIONS)]
-    growth: Annotated[str, one_of("growth", GROWTHS)]
+    allocation: Annotated[str, one_of("allocation", _PARTS["allocation"])]
+    removal: Annotated[str | None, one_of("removal", _PARTS["removal"])]
+    pool: Annotated[str, one_of("pool", _PARTS["pool"])]
+    redistribution: Annotated[str, one_of("redistribution", _PARTS["redistribution"])]
+    growth: Annotated[str | None, one_of("growth", _PARTS["growth"])]
+    strength: float = Field(7e-5, gt=0, description="weight of the group lasso, for iss")
 
     @model_validator(mode="before")
     @classmethod
@@ -112,11 +113,10 @@ class MethodSettings(Section):
         if not isinstance(given, dict):
             return given
         method = METHODS.get(str(given.get("name")), METHODS["selfish"])
-        parts = {part: getattr(method, part) for part in cls.model_fields}
-        return {**parts, **given}
+        return {"name": method.name, **{part: getattr(method, part) for part in _PARTS}, **given}
 
     def build(self) -> Method:
-        return METHODS[self.name].replace(**self.model_dump())
+        return METHODS[self.name].replace(**self.model_dump(exclude={"strength"}))
 
 
 class LearningRateDrop(Section):

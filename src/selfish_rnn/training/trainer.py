@@ -13,10 +13,10 @@ from torch import Tensor
 
 from selfish_rnn.corpora import Corpus
 from selfish_rnn.errors import UserError
+from selfish_rnn.intrinsic import IntrinsicStructure
 from selfish_rnn.models import MODELS, LanguageModel, State, detach
 from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
 from selfish_rnn.optim import NTASGD, SNTASGD
-from selfish_rnn.sparsifier import Sparsifier
 from selfish_rnn.training.checkpoints import save_tensors
 from selfish_rnn.training.evaluation import evaluate, perplexity
 from selfish_rnn.training.interruption import Interrupted, StopRequest
@@ -26,6 +26,7 @@ from selfish_rnn.training.progress import EpochReport, Silent, StepReport, Watch
 from selfish_rnn.training.records import EventLog
 from selfish_rnn.training.run_folder import RunFolder
 from selfish_rnn.training.settings import Experiment
+from selfish_rnn.training.sparsifying import build_sparsifier
 from selfish_rnn.training.weights import load_weights, weights_of
 from selfish_rnn.training.windows import batched, draw_length, window_at
 
@@ -67,6 +68,15 @@ def build_model(experiment: Experiment, vocabulary: int) -> LanguageModel:
     return MODELS[experiment.model.name](vocabulary, **options).to(experiment.device)
 
 
+def check_before_training(experiment: Experiment, corpus: Corpus) -> None:
+    """Find what would stop the run later: a text too short for its batches, model settings that do not fit together."""
+    batched(corpus.train, experiment.batch_size, "batch_size")
+    batched(corpus.valid, experiment.valid_batch_size, "valid_batch_size")
+    batched(corpus.test, experiment.test_batch_size, "test_batch_size")
+    with torch.device("meta"):  # takes neither time nor memory
+        MODELS[experiment.model.name](len(corpus.vocabulary), **experiment.model.model_dump(exclude={"name"}))
+
+
 class Trainer:
     """Trains one model as an experiment says, in a run folder, so that it can be continued from any moment.
 
@@ -85,19 +95,8 @@ class Trainer:
         self.watcher: Watcher = watcher or Silent()
         self.rows = batched(corpus.train, experiment.batch_size).to(experiment.device)
         self.model = build_model(experiment, len(corpus.vocabulary))
-        self.sparsifier = Sparsifier(
-            self.model,
-            sparsity=experiment.sparsity,
-            method=experiment.method.build(),
-            prune_rate=experiment.prune_rate,
-            updates=self._planned_rewirings(),
-            schedule=experiment.prune_schedule,
-            update_every=experiment.rewire_every,
-            exclude=self.model.dense_parameters,
-            rescale=experiment.rescale,
-            seed=experiment.seed,
-        )
-        self.budget = self.sparsifier.active_weights
+        self.sparsifier = build_sparsifier(experiment, self.model, self._planned_rewirings())
+        self._existing_weights = self.sparsifier.active_weights
         self.optimizer = build_optimizer(experiment.optimizer, self.model.parameters())
         self.sparsifier.watch(self.optimizer)
         self.learning_rate = LearningRate(experiment.optimizer)
@@ -139,8 +138,9 @@ class Trainer:
             if experiment.variable_window:
                 length = draw_length(experiment.window, self._window_lengths)
             inputs, targets = window_at(self.rows, position.row, length)
-            loss = self._update(inputs, targets, scale=len(inputs) / experiment.window)
             position.row += len(inputs)
+            with self._collecting_dense_gradients():
+                loss = self._update(inputs, targets, scale=len(inputs) / experiment.window)
             position.step += 1
             position.loss_sum += loss * len(inputs)
             position.seconds = self._clock.seconds
@@ -151,6 +151,12 @@ class Trainer:
                 raise Interrupted
             if time.monotonic() - self._last_checkpoint > 60 * experiment.checkpoint_every:
                 self.save_checkpoint()
+
+    def _collecting_dense_gradients(self) -> contextlib.AbstractContextManager[None]:
+        """Of the last window before a rewiring at the end of the epoch, for methods that grow by gradient."""
+        if self.experiment.rewire_every is None and self.position.row == len(self.rows) - 1:
+            return self.sparsifier.dense_gradients()
+        return contextlib.nullcontext()
 
     def _update(self, inputs: Tensor, targets: Tensor, scale: float) -> float:
         """One optimizer step on a window; the loss without penalties."""
@@ -169,12 +175,16 @@ class Trainer:
                 loss = loss + activation_penalty(penalised, experiment.ar)
             if experiment.tar:
                 loss = loss + temporal_activation_penalty(encoded.raw, experiment.tar)
+            if isinstance(self.sparsifier, IntrinsicStructure):
+                loss = loss + self.sparsifier.penalty()
             (loss / parts).backward()  # type: ignore[no-untyped-call]
             self._states[index] = detach(encoded.state)
         if not math.isfinite(total):
             raise self._diverged(f"the training loss became {total} at update {self.position.step + 1}")
-        if experiment.clip is not None:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), experiment.clip)
+        largest = math.inf if experiment.clip is None else experiment.clip
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), largest))
+        if not math.isfinite(norm):  # found before it gets into the weights, and with them into a checkpoint
+            raise self._diverged(f"the norm of the gradient became {norm} at update {self.position.step + 1}")
         self.learning_rate.apply(self.optimizer, scale if experiment.variable_window else 1.0)
         self.optimizer.step()
         return total
@@ -183,6 +193,8 @@ class Trainer:
         position, experiment = self.position, self.experiment
         epoch = position.epoch + 1
         with self._averages():
+            if isinstance(self.sparsifier, IntrinsicStructure):
+                self.sparsifier.apply_threshold()  # no step has done so to averages
             valid_loss = evaluate(
                 self.model, self.corpus.valid, batch_size=experiment.valid_batch_size, window=experiment.window
             )
@@ -232,11 +244,12 @@ class Trainer:
         """Rewire at the end of an epoch, if that is when this experiment does; the fraction rewired."""
         rate = 0.0
         if self.experiment.rewire_every is None:
-            rate = self.sparsifier.prune_rate if self.sparsifier.method.rewires else 0.0
+            rate = self.sparsifier.prune_rate
             self.sparsifier.update()
-        count = self.sparsifier.active_weights
-        if count != self.budget:
-            raise RuntimeError(f"the network has {count} weights after rewiring, its budget is {self.budget}")
+        count, promised = self.sparsifier.active_weights, self.sparsifier.promised_weights
+        if count != promised:
+            raise RuntimeError(f"the network has {count} weights after rewiring, its budget is {promised}")
+        self._existing_weights = count
         return rate
 
     # Averages
@@ -262,7 +275,7 @@ class Trainer:
             loss=position.loss_sum / position.row if position.row else loss,
             tokens_per_second=self._clock.rate(),
             seconds_left=self._seconds_left(),
-            active_weights=self.budget,
+            active_weights=self._existing_weights,
         )
 
     def _seconds_left(self) -> float:
@@ -334,6 +347,7 @@ class Trainer:
             )
         load_weights(self.model, state["model"], str(self.folder.checkpoints.folder))
         self.sparsifier.load_state_dict(state["sparsifier"])
+        self._existing_weights = self.sparsifier.active_weights
         self.optimizer.load_state_dict(state["optimizer"])
         self.learning_rate.load_state_dict(state["learning_rate"])
         self.position = Position(**state["position"])

@@ -10,12 +10,15 @@ from torch import Tensor
 from selfish_rnn.errors import UserError
 
 
-def batched(stream: Tensor, batch_size: int) -> Tensor:
-    """A stream as rows x batch: column b is the b-th contiguous piece; what does not fill a row is cut."""
+def batched(stream: Tensor, batch_size: int, key: str = "batch_size") -> Tensor:
+    """A stream as rows x batch: column b is the b-th contiguous piece; what does not fill a row is cut.
+
+    ``key`` is the setting that a text too short for its batch size is blamed on.
+    """
     rows = len(stream) // batch_size
     if rows < 2:
         raise UserError(
-            f"a text of {len(stream)} tokens is too short for batch_size={batch_size}: it takes at least "
+            f"a text of {len(stream)} tokens is too short for {key}={batch_size}: it takes at least "
             f"{2 * batch_size} tokens; give a longer text or a smaller batch size"
         )
     return stream[: rows * batch_size].view(batch_size, rows).t().contiguous()

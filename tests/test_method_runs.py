@@ -1,0 +1,83 @@
+"""Every method with every optimizer: a run that finishes, keeps its promise and resumes bit-identically."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from selfish_rnn import METHODS
+from selfish_rnn.experiments.running import Run
+from selfish_rnn.training.interruption import Interrupted
+from tiny_runs import Recorder, result_of, tiny_experiment, tiny_trainer
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "snt-asgd": {"name": "snt-asgd", "lr": 4.0, "nonmono": 0},
+    "nt-asgd": {"name": "nt-asgd", "lr": 4.0, "nonmono": 0},
+    "adam": {"name": "adam", "lr": 0.01},
+    "momentum-sgd": {"name": "momentum-sgd", "lr": 0.5},
+    "sgd": {"name": "sgd", "lr": 2.0},
+}
+PAIRS = [(method, optimizer) for method in METHODS if method != "small-dense" for optimizer in OPTIMIZERS]
+
+
+@pytest.mark.parametrize(("method", "optimizer"), PAIRS)
+def test_every_method_runs_and_resumes_with_every_optimizer(
+    method: str, optimizer: str, texts: Path, tmp_path: Path
+) -> None:
+    changes = {"method": method, "optimizer": OPTIMIZERS[optimizer], "epochs": 3}
+    whole = Recorder()
+    trainer = tiny_trainer(texts, tmp_path / "whole", whole, **changes)
+    trainer.run()
+    assert len(whole.epochs) == 3
+    assert whole.epochs[-1].active_weights == trainer.sparsifier.promised_weights
+
+    first: Any = None
+
+    def stop(report: object) -> None:
+        if first.position.step == 14:
+            first._stop.requested = True
+
+    first = tiny_trainer(texts, tmp_path / "parts", Recorder(stop), **changes)
+    with pytest.raises(Interrupted):
+        first.run()
+    second = tiny_trainer(texts, tmp_path / "parts", **changes)
+    second.load_checkpoint()
+    second.run()
+    assert result_of(tmp_path / "parts") == result_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"pool": "gate", "redistribution": "gate"},
+        {"redistribution": "gates-by-magnitude"},
+        {"redistribution": "gates-by-gradient"},
+        {"allocation": "er"},
+        {"growth": "gradient"},
+        {"removal": "signed"},
+    ],
+)
+def test_the_ablations_run(parts: dict[str, str], texts: Path, tmp_path: Path) -> None:
+    recorder = Recorder()
+    trainer = tiny_trainer(texts, tmp_path / "run", recorder, method={"name": "selfish", **parts})
+    trainer.run()
+    assert {report.active_weights for report in recorder.epochs} == {trainer.sparsifier.promised_weights}
+
+
+def test_rigl_rewires_every_few_updates(texts: Path, tmp_path: Path) -> None:
+    trainer = tiny_trainer(texts, tmp_path / "run", method="rigl", rewire_every=4)
+    trainer.run()
+    assert trainer.sparsifier.updates_done == trainer.position.step // 4
+
+
+def test_small_dense_has_as_many_parameters_as_the_sparse_network(texts: Path, tmp_path: Path) -> None:
+    model = {"name": "stacked-lstm", "embedding": 40, "hidden": 40, "layers": 2, "dropout": 0.0}
+    sparse = Run.start(tiny_experiment(texts, model=model), tmp_path / "sparse").trainer()
+    dense = Run.start(tiny_experiment(texts, model=model, method="small-dense"), tmp_path / "dense").trainer()
+    parameters = sum(parameter.numel() for parameter in sparse.model.parameters())
+    target = parameters - sparse.sparsifier.total_weights + sparse.sparsifier.active_weights
+    count = sum(parameter.numel() for parameter in dense.model.parameters())
+    assert dense.sparsifier.active_weights == dense.sparsifier.total_weights
+    assert abs(count - target) / target < 0.05
