@@ -96,6 +96,18 @@ def test_another_name_starts_a_section_anew():
         assert experiment.model.hidden == 10
 
 
+def test_another_model_keeps_what_it_has_in_common_with_the_one_before():
+    given = with_settings(LSTM, {"model": {"embedding": 12, "tied": False}})
+    assert with_assignments(given, ["model=stacked-gru"])["model"] == {**given["model"], "name": "stacked-gru"}
+    assert with_assignments(given, ["model=rhn"])["model"] == {"name": "rhn", "hidden": 10}
+    assert with_assignments(given, ["model=nothing"])["model"] == {"name": "nothing"}
+
+
+def test_a_corpus_is_taken_as_it_is_written():
+    for folder in ("2024", "a: b", "1e3", "null"):
+        assert with_assignments(LSTM, [f"corpus={folder}"])["corpus"] == folder
+
+
 def test_the_same_name_changes_nothing_else():
     assert with_assignments(LSTM, ["optimizer=snt-asgd", "model.name=stacked-lstm"]) == LSTM
 
@@ -105,7 +117,7 @@ def test_the_order_of_words_does_not_matter():
     results = [with_assignments(LSTM, order) for order in itertools.permutations(words)]
     assert all(result == results[0] for result in results)
     assert results[0] == {
-        "model": {"name": "rhn", "depth": 3}, "optimizer": {"name": "adam", "lr": 0.5}, "epochs": 9
+        "model": {"name": "rhn", "hidden": 10, "depth": 3}, "optimizer": {"name": "adam", "lr": 0.5}, "epochs": 9
     }  # fmt: skip
 
 

@@ -11,7 +11,8 @@ import yaml
 from pydantic import ValidationError
 
 from selfish_rnn.errors import UserError
-from selfish_rnn.training.settings import Experiment, explain, nearest
+from selfish_rnn.models import MODELS
+from selfish_rnn.training.settings import Experiment, explain, model_settings, nearest
 
 NAMED_SECTIONS = ("model", "method", "optimizer")
 """Sections whose ``name`` decides which other keys they have."""
@@ -53,15 +54,20 @@ def read_config(path: Path) -> Settings:
 def with_settings(settings: Settings, more: Settings) -> Settings:
     """Settings with others laid over them.
 
-    Another ``name`` for the model, method or optimizer starts that section anew, from the defaults of what it names:
-    the learning rate of one optimizer is nothing to another.
+    Another ``name`` for the method or optimizer starts that section anew, from the defaults of what it names: the
+    learning rate of one optimizer is nothing to another. Another model keeps the settings it has in common with
+    the one before, so that a small experiment stays small.
     """
     result = dict(settings)
     for key, value in more.items():
         if key in NAMED_SECTIONS:
             old, new = _as_section(result.get(key)), _as_section(value)
             renamed = "name" in new and new["name"] != old.get("name")
-            result[key] = new if renamed else _merged(old, new)
+            if renamed:
+                kept = _in_common(old, new["name"]) if key == "model" else {}
+                result[key] = {**kept, **new}
+            else:
+                result[key] = _merged(old, new)
         else:
             result[key] = value
     return result
@@ -74,12 +80,7 @@ def with_assignments(settings: Settings, assignments: Sequence[str]) -> Settings
         key, equals, text = word.partition("=")
         if not equals or not key:
             raise UserError(f"{word!r} is not a setting; write key=value, such as sparsity=0.8")
-        try:
-            value: Any = yaml.safe_load(text) if text else None
-        except yaml.YAMLError:
-            value = text
-        if isinstance(value, str):
-            value = _as_number(value)
+        value = text if key == "corpus" else _value(text)
         section, dot, rest = key.partition(".")
         while dot:
             inner, dot, deeper = rest.rpartition(".")
@@ -123,9 +124,23 @@ def _as_section(value: Any) -> Settings:
     return dict(value) if isinstance(value, dict) else {"name": value}
 
 
-def _as_number(text: str) -> Any:
-    # YAML 1.1 reads 1e-3 as text; nobody who types it means that.
+def _in_common(old: Settings, name: Any) -> Settings:
+    """The settings of a model that another one has too."""
+    if name not in list(MODELS):
+        return {}
+    return {key: value for key, value in old.items() if key != "name" and key in model_settings(name).model_fields}
+
+
+def _value(text: str) -> Any:
+    """What a word on the command line means, read as YAML."""
     try:
-        return float(text)
-    except ValueError:
-        return text
+        value = yaml.safe_load(text) if text else None
+    except yaml.YAMLError:
+        value = text
+    if isinstance(value, str):
+        # YAML 1.1 reads 1e-3 as text; nobody who types it means that.
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    return value

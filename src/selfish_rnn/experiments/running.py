@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from selfish_rnn.corpora import Corpus, Vocabulary, load_corpus, truncated
+from selfish_rnn.corpora import KNOWN_CORPORA, Corpus, Vocabulary, load_corpus, truncated
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiments.presets import build_experiment, read_config, to_yaml
 from selfish_rnn.experiments.sizing import small_dense
@@ -43,7 +43,9 @@ class Run:
         check_before_training(experiment, corpus)
         # Sums come out the same to the last bit only with the same number of threads, so a resumed run needs it.
         threads = experiment.threads or torch.get_num_threads()
-        experiment = experiment.model_copy(update={"threads": threads})
+        # A run may be resumed from another folder.
+        text = experiment.corpus if experiment.corpus in KNOWN_CORPORA else str(Path(experiment.corpus).resolve())
+        experiment = experiment.model_copy(update={"threads": threads, "corpus": text})
         folder = RunFolder.create(path, to_yaml(experiment))
         folder.write_vocabulary(corpus.vocabulary)
         return cls(experiment, folder)

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from selfish_rnn.corpora import Corpus, Vocabulary, unigram_perplexity
+from selfish_rnn.errors import UserError
+from selfish_rnn.intrinsic import IntrinsicStructure
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.training.checkpoints import load_tensors
 from selfish_rnn.training.evaluation import evaluate, perplexity
@@ -19,6 +21,10 @@ from selfish_rnn.training.weights import load_weights
 
 def load_best(experiment: Experiment, folder: RunFolder, vocabulary: int) -> LanguageModel:
     """The best model of a run, ready to evaluate."""
+    if not folder.model.exists():
+        raise UserError(
+            f"{folder.path} has no model yet, its first epoch is not finished: continue it with `selfish-rnn resume`"
+        )
     model = build_model(experiment, vocabulary)
     tensors, _ = load_tensors(folder.model)
     load_weights(model, tensors, str(folder.model))
@@ -56,6 +62,7 @@ def summarise(trainer: Trainer) -> dict[str, Any]:
         "seconds": trainer.position.seconds,
         "threads": torch.get_num_threads(),
         "seed": experiment.seed,
+        **({"live_units": sparsifier.live_units()} if isinstance(sparsifier, IntrinsicStructure) else {}),
     }
 
 
