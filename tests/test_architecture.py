@@ -13,12 +13,13 @@ import selfish_rnn
 PACKAGE = "selfish_rnn"
 SOURCE = Path(selfish_rnn.__file__).parent
 
-BINDING = {"sparsifier", "sparse_weight", "binding", "selection", "cells", "optimizer_state", "intrinsic"}
+BINDING = {"sparsifier", "sparse_weight", "binding", "selection", "cells", "optimizer_state"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "topology": set(),
     "optim": set(),
     **dict.fromkeys(BINDING, BINDING | {"topology", "errors"}),
+    "intrinsic": BINDING | {"topology", "errors", "models"},
     "engine": BINDING | {"topology", "errors"},
     "models": {"topology", "cells", "errors", "engine"},
     "corpora": {"errors"},

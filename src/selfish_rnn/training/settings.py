@@ -62,33 +62,42 @@ EXPLAINED = "explained"
 
 def explain(error: ValidationError, settings: type[BaseModel], section: str = "") -> str:
     """What is wrong with settings, in one line: each key, what is wrong with it, and what was given."""
-    explanations = []
+    explanations: dict[str, str] = {}
     for detail in error.errors():
-        path = [section, *map(str, detail["loc"])] if section else [*map(str, detail["loc"])]
-        key = ".".join(path)
+        place, known = _place(settings, detail["loc"])
+        key = ".".join([section, *place] if section else place)
         if detail["type"] == EXPLAINED:
-            explanations.append(detail["msg"])
+            text = detail["msg"]
         elif detail["type"] == "extra_forbidden":
-            known = _keys(settings, detail["loc"][:-1])
-            explanations.append(f"unknown key {key!r}{nearest(path[-1], known)}; known are {', '.join(known)}")
+            word = str(detail["loc"][-1])
+            key = f"{key}.{word}" if key else word
+            text = f"unknown key {key!r}{nearest(word, known)}; known are {', '.join(known)}"
         elif detail["type"] == "value_error":
-            text = detail["msg"].removeprefix("Value error, ")
-            explanations.append(f"{key}: {text}" if key else text)
+            reason = detail["msg"].removeprefix("Value error, ")
+            text = f"{key}: {reason}" if key else reason
         elif detail["type"] == "missing":
-            explanations.append(f"{key} is missing")
+            text = f"{key} is missing"
         else:
             expected = detail["msg"].replace("Input should be", "must be")
-            explanations.append(f"{key}: {expected}, got {detail['input']!r}")
-    return "; ".join(explanations)
+            text = f"{key}: {expected}, got {detail['input']!r}"
+        # A value that can be of several types has an error for each; the first says enough.
+        explanations.setdefault(key, text)
+    return "; ".join(explanations.values())
 
 
-def _keys(settings: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
-    """The keys that settings have at a place inside them."""
-    for part in path:
-        annotation = settings.model_fields[str(part)].annotation
+def _place(settings: type[BaseModel], path: tuple[int | str, ...]) -> tuple[list[str], list[str]]:
+    """The part of an error's path that users know, which is keys, and what keys there are at its end."""
+    place: list[str] = []
+    fields = settings.model_fields
+    for part in map(str, path):
+        if part not in fields:
+            break
+        place.append(part)
+        annotation = fields[part].annotation
         options = [annotation, *typing.get_args(annotation)]
-        settings = next(option for option in options if inspect.isclass(option) and issubclass(option, BaseModel))
-    return list(settings.model_fields)
+        sections = [option for option in options if inspect.isclass(option) and issubclass(option, BaseModel)]
+        fields = sections[0].model_fields if sections else {}
+    return place, list(fields)
 
 
 def _name_alone(value: Any) -> Any:
