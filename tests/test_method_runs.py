@@ -10,7 +10,7 @@ import pytest
 from selfish_rnn import METHODS
 from selfish_rnn.experiments.running import Run
 from selfish_rnn.training.interruption import Interrupted
-from tiny_runs import Recorder, result_of, tiny_experiment, tiny_trainer
+from tiny_runs import UPDATES_PER_EPOCH, Recorder, result_of, tiny_experiment, tiny_trainer, trained
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "snt-asgd": {"name": "snt-asgd", "lr": 4.0, "nonmono": 0},
@@ -20,6 +20,22 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"name": "sgd", "lr": 2.0},
 }
 PAIRS = [(method, optimizer) for method in METHODS if method != "small-dense" for optimizer in OPTIMIZERS]
+
+
+def run_in_parts(texts: Path, run: Path, stop_at: int, **changes: Any) -> None:
+    """A run that is asked to stop after some update and then continued by another trainer."""
+    first: Any = None
+
+    def stop(report: object) -> None:
+        if first.position.step == stop_at:
+            first._stop.requested = True
+
+    first = tiny_trainer(texts, run, Recorder(stop), **changes)
+    with pytest.raises(Interrupted):
+        first.run()
+    second = tiny_trainer(texts, run, **changes)
+    second.load_checkpoint()
+    second.run()
 
 
 @pytest.mark.parametrize(("method", "optimizer"), PAIRS)
@@ -32,19 +48,18 @@ def test_every_method_runs_and_resumes_with_every_optimizer(
     trainer.run()
     assert len(whole.epochs) == 3
     assert whole.epochs[-1].active_weights == trainer.sparsifier.promised_weights
+    run_in_parts(texts, tmp_path / "parts", UPDATES_PER_EPOCH + 4, **changes)
+    assert result_of(tmp_path / "parts") == result_of(tmp_path / "whole")
 
-    first: Any = None
 
-    def stop(report: object) -> None:
-        if first.position.step == 14:
-            first._stop.requested = True
-
-    first = tiny_trainer(texts, tmp_path / "parts", Recorder(stop), **changes)
-    with pytest.raises(Interrupted):
-        first.run()
-    second = tiny_trainer(texts, tmp_path / "parts", **changes)
-    second.load_checkpoint()
-    second.run()
+@pytest.mark.parametrize(
+    "method", ["rigl", {"name": "selfish", "redistribution": "gates-by-gradient"}], ids=["rigl", "gates-by-gradient"]
+)
+def test_gradients_that_rewiring_goes_by_survive_a_stop_right_before_it(
+    method: Any, texts: Path, tmp_path: Path
+) -> None:
+    trained(texts, tmp_path / "whole", method=method)
+    run_in_parts(texts, tmp_path / "parts", UPDATES_PER_EPOCH, method=method)
     assert result_of(tmp_path / "parts") == result_of(tmp_path / "whole")
 
 

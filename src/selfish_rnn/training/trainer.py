@@ -133,7 +133,7 @@ class Trainer:
     def _train_epoch(self) -> None:
         position, experiment = self.position, self.experiment
         self.model.train()
-        while position.row < len(self.rows) - 1:
+        while not self._at_end_of_epoch:
             length = experiment.window
             if experiment.variable_window:
                 length = draw_length(experiment.window, self._window_lengths)
@@ -146,15 +146,20 @@ class Trainer:
             position.seconds = self._clock.seconds
             self._clock.tokens += inputs.numel()
             self.watcher.stepped(self._step_report(loss))
-            if self._stop.requested:
+            due = time.monotonic() - self._last_checkpoint > 60 * experiment.checkpoint_every
+            # Not between the last update and the rewiring, which may go by gradients that no checkpoint holds.
+            if (due or self._stop.requested) and not self._at_end_of_epoch:
                 self.save_checkpoint()
-                raise Interrupted
-            if time.monotonic() - self._last_checkpoint > 60 * experiment.checkpoint_every:
-                self.save_checkpoint()
+                if self._stop.requested:
+                    raise Interrupted
+
+    @property
+    def _at_end_of_epoch(self) -> bool:
+        return self.position.row == len(self.rows) - 1
 
     def _collecting_dense_gradients(self) -> contextlib.AbstractContextManager[None]:
         """Of the last window before a rewiring at the end of the epoch, for methods that grow by gradient."""
-        if self.experiment.rewire_every is None and self.position.row == len(self.rows) - 1:
+        if self.experiment.rewire_every is None and self._at_end_of_epoch:
             return self.sparsifier.dense_gradients()
         return contextlib.nullcontext()
 
