@@ -23,7 +23,9 @@ def sgd_(weight: Tensor, gradient: Tensor, lr: float, weight_decay: float) -> No
 def average_(average: Tensor, age: Tensor, weight: Tensor) -> None:
     """``age <- age + 1``, ``average <- average + (w - average) / age``: the mean of the last ``age`` iterates."""
     age.add_(1)
-    average.add_((weight - average).div_(age))
+    # Converted first because torch divides by whole numbers of another type at half the speed.
+    divisor = age.to(torch.promote_types(weight.dtype, torch.float32))
+    average.add_((weight - average).div_(divisor))
 
 
 class _TriggeredASGD(Optimizer):
