@@ -13,7 +13,7 @@ import selfish_rnn
 PACKAGE = "selfish_rnn"
 SOURCE = Path(selfish_rnn.__file__).parent
 
-BINDING = {"sparsifier", "sparse_weight", "binding", "selection", "cells", "optimizer_state"}
+BINDING = {"sparsifier", "sparse_weight", "binding", "signals", "selection", "cells", "optimizer_state"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "topology": set(),

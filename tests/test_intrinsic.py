@@ -110,7 +110,7 @@ def test_face() -> None:
     kill(structure.layers[1], 3)
     structure.update()
     structure.watch(torch.optim.SGD(model.parameters(), lr=1.0))
-    assert structure.prune_rate == 0
+    assert structure.rewired == 0
     assert structure.live_units() == {"layer_0": 6, "layer_1": 5}
     zeros = sum(int((weight.parameter == 0).count_nonzero()) for weight in structure.weights)
     assert structure.active_weights == structure.total_weights - zeros

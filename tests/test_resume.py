@@ -163,7 +163,7 @@ def to(name):
     return matches
 
 MOMENTS = {
-    "before the vocabulary is written": lambda: kill_at(run_folder.RunFolder, "write_vocabulary", 1),
+    "before the vocabulary is written": lambda: kill_at(run_folder.RunFolder, "write_corpus", 1),
     "inside the first epoch": lambda: kill_at(trainer.Trainer, "_update", 5),
     "inside a later epoch": lambda: kill_at(trainer.Trainer, "_update", 17, after=True),
     "while the first best model is written": lambda: kill_at(files, "save_file", 1, to("model."), halfway=write_half),

@@ -86,8 +86,8 @@ def test_shrink_with_a_threshold_is_that_of_the_thresholded_model() -> None:
     assert count(shrink(model)) == count(model)
     smaller = shrink(model, threshold=1e-4)
     assert [layer.size for layer in smaller.unit_layers()] == [5, 5]
-    IntrinsicStructure(model, threshold=1e-4).apply_threshold()
-    assert_same_outputs(model, smaller)
+    with IntrinsicStructure(model, threshold=1e-4).evaluated():
+        assert_same_outputs(model, smaller)
 
 
 def test_shrink_leaves_model_and_random_numbers_alone() -> None:

@@ -234,3 +234,18 @@ def test_bad_settings_are_refused_before_anything_is_touched(settings: dict[str,
     with pytest.raises(ValueError, match=message):
         Sparsifier(model, **{"sparsity": 0.5, "updates": 10, **settings})
     assert all(parameter.all() for parameter in model.parameters())
+
+
+def test_weights_loaded_outside_the_topology_are_refused() -> None:
+    """The next step would set them to zero without a word."""
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.6, updates=3)
+    dense = Classifier(seed=1).state_dict()
+    with pytest.raises(RuntimeError, match="load the sparsifier's state_dict before the model's"):
+        model.load_state_dict(dense)
+    other = Classifier(seed=2)
+    bound = Sparsifier(other, sparsity=0.6, updates=3, seed=7)
+    sparsifier.load_state_dict(bound.state_dict())
+    model.load_state_dict(other.state_dict())
+    sparsifier.detach()
+    model.load_state_dict(dense)

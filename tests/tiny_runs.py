@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -105,7 +106,7 @@ def result_of(run: Path) -> dict[str, Any]:
     state = folder.checkpoints.load().state
     del state["position"]["seconds"]
     records = folder.metrics.read()
-    summary = folder.read_summary() or {"seconds": 0.0}
+    summary = json.loads(folder.summary.read_text()) if folder.summary.exists() else {"seconds": 0.0}
     for timed in (*records, summary):
         del timed["seconds"]
     return bits({"model": load_tensors(folder.model), "metrics": records, "summary": summary, "checkpoint": state})

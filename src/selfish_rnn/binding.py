@@ -14,17 +14,20 @@ class Bound(Protocol):
     """What is bound: it hears of gradients and of steps."""
 
     @property
-    def parameters(self) -> Sequence[nn.Parameter]:
+    def _parameters(self) -> Sequence[nn.Parameter]:
         """The parameters it is bound to."""
 
-    def gradient_computed(self, index: int, gradient: Tensor) -> None:
+    def _gradient_computed(self, index: int, gradient: Tensor) -> None:
         """A backward pass has computed the gradient of a parameter; it is not yet added to ``.grad``."""
 
-    def gradient_accumulated(self, index: int) -> None:
+    def _gradient_accumulated(self, index: int) -> None:
         """The gradient of a parameter has been added to its ``.grad``."""
 
-    def stepped(self, optimizer: Optimizer) -> None:
+    def _stepped(self, optimizer: Optimizer) -> None:
         """An optimizer that holds some of the parameters has made a step."""
+
+    def _loaded(self) -> None:
+        """A module that owns some of the parameters has loaded a state_dict."""
 
 
 class Binding:
@@ -39,19 +42,21 @@ class Binding:
         self._bound = reference
         self._owners: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         handles: list[Any] = []
-        for index, parameter in enumerate(bound.parameters):
+        for index, parameter in enumerate(bound._parameters):
             handles.append(parameter.register_hook(_computed(reference, index)))  # type: ignore[no-untyped-call]
             handles.append(parameter.register_post_accumulate_grad_hook(_accumulated(reference, index)))  # type: ignore[no-untyped-call]
         # Optimizers are many and may come later, so this hook is on all of them.
         handles.append(register_optimizer_step_post_hook(_after_step(reference)))
-        for handle in handles:
-            weakref.finalize(bound, handle.remove)
-        self._handles = handles
-        own = {id(parameter) for parameter in bound.parameters}
+        own = {id(parameter) for parameter in bound._parameters}
         for module in model.modules():
             if any(id(parameter) in own for parameter in module.parameters(recurse=False)):
                 module.__dict__.setdefault("_bound", _KeptAlive()).add(bound)
                 self._owners.add(module)
+                handles.append(module.register_load_state_dict_post_hook(_AfterLoading(reference, weakref.ref(module))))  # type: ignore[no-untyped-call]
+
+        for handle in handles:
+            weakref.finalize(bound, handle.remove)
+        self._handles = handles
 
     def release(self) -> None:
         """Remove the hooks, and let go of the model."""
@@ -66,7 +71,7 @@ def refuse_bound(model: nn.Module, names: dict[int, str]) -> None:
     """Two that set weights to zero would each break what the other promises; ``names`` are by parameter id."""
     for module in model.modules():
         for bound in module.__dict__.get("_bound", ()):
-            for parameter in bound.parameters:
+            for parameter in bound._parameters:
                 if id(parameter) in names:
                     raise ValueError(
                         f"{names[id(parameter)]} already has a sparsifier; exclude it here, "
@@ -90,11 +95,32 @@ class _KeptAlive(set[Any]):
         return _KeptAlive, ()
 
 
+class _AfterLoading:
+    """A hook on a module; copied or pickled with it, it does nothing there."""
+
+    def __init__(
+        self, reference: weakref.ref[Bound] | None = None, module: weakref.ref[nn.Module] | None = None
+    ) -> None:
+        self._reference = reference
+        self._module = module
+
+    def __call__(self, module: nn.Module, incompatible_keys: Any) -> None:
+        bound = None if self._reference is None else self._reference()
+        if bound is not None and self._module is not None and self._module() is module:
+            bound._loaded()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _AfterLoading:
+        return _AfterLoading()
+
+    def __reduce__(self) -> tuple[type[_AfterLoading], tuple[()]]:
+        return _AfterLoading, ()
+
+
 def _computed(reference: weakref.ref[Bound], index: int) -> Callable[[Tensor], None]:
     def hook(gradient: Tensor) -> None:
         bound = reference()
         if bound is not None:
-            bound.gradient_computed(index, gradient)
+            bound._gradient_computed(index, gradient)
 
     return hook
 
@@ -103,7 +129,7 @@ def _accumulated(reference: weakref.ref[Bound], index: int) -> Callable[[Tensor]
     def hook(parameter: Tensor) -> None:
         bound = reference()
         if bound is not None and parameter.grad is not None:
-            bound.gradient_accumulated(index)
+            bound._gradient_accumulated(index)
 
     return hook
 
@@ -111,7 +137,7 @@ def _accumulated(reference: weakref.ref[Bound], index: int) -> Callable[[Tensor]
 def _after_step(reference: weakref.ref[Bound]) -> Callable[[Optimizer, Any, Any], None]:
     def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         bound = reference()
-        if bound is not None and held(optimizer, bound.parameters):
-            bound.stepped(optimizer)
+        if bound is not None and held(optimizer, bound._parameters):
+            bound._stepped(optimizer)
 
     return hook

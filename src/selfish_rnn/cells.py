@@ -34,11 +34,6 @@ def register_cell(cell: type[nn.Module], layouts: Callable[[Any], Layouts]) -> N
     _known_cells[cell] = layouts
 
 
-def is_known(module: nn.Module) -> bool:
-    """Whether the weights of this module are sparsified by default."""
-    return any(kind in _known_cells for kind in type(module).__mro__)
-
-
 def gate_layouts(module: nn.Module) -> Layouts:
     """The weights of a known module with their gate layouts; nothing for an unknown one."""
     for kind in type(module).__mro__:

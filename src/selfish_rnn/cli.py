@@ -29,6 +29,7 @@ app = typer.Typer(
 console = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 200)
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
+DeviceOption = Annotated[str | None, typer.Option(help="cpu or cuda (default: what the settings say).")]
 
 
 @app.command()
@@ -39,6 +40,7 @@ def train(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file laid over the preset.")] = None,
     run: Annotated[Path | None, typer.Option(help="Folder of the run (default: the next free one in runs/).")] = None,
+    device: DeviceOption = None,
 ) -> None:
     """Train a network, for example: selfish-rnn train ptb-stacked-lstm-small sparsity=0.8"""
     from selfish_rnn.experiments.presets import (
@@ -59,6 +61,8 @@ def train(
     if config is not None:
         settings = with_settings(settings, read_config(config))
         name, source = config.stem, str(config)
+    if device is not None:
+        words.append(f"device={device}")
     if words:
         settings = with_assignments(settings, words)
         source = "settings"
@@ -68,20 +72,20 @@ def train(
 
 
 @app.command()
-def resume(run: RunArgument) -> None:
+def resume(run: RunArgument, device: DeviceOption = None) -> None:
     """Continue a run that was interrupted; the result is the same as if it had not been."""
     from selfish_rnn.experiments.running import Run
 
-    _execute(Run.open(run))
+    _execute(Run.open(run, device))
 
 
 @app.command()
-def evaluate(run: RunArgument) -> None:
+def evaluate(run: RunArgument, device: DeviceOption = None) -> None:
     """Measure the best model of a run on the validation and test text."""
     from selfish_rnn.experiments.running import Run
     from selfish_rnn.training.outcome import evaluate_splits
 
-    opened = Run.open(run)
+    opened = Run.open(run, device)
     corpus = opened.corpus()
     for name, value in evaluate_splits(opened.model(), opened.experiment, corpus).items():
         console.print(f"{name.replace('_', ' ')} {value:.2f}")
@@ -94,12 +98,13 @@ def generate(
     tokens: Annotated[int, typer.Option(min=1, help="How many words to write.")] = 60,
     temperature: Annotated[float, typer.Option(min=0.0, help="0: the likeliest word; 1: as the model says.")] = 0.8,
     seed: Annotated[int | None, typer.Option(help="For the same text every time.")] = None,
+    device: DeviceOption = None,
 ) -> None:
     """Let the best model of a run continue a text."""
     from selfish_rnn.experiments.running import Run
     from selfish_rnn.training.outcome import generate as continue_text
 
-    opened = Run.open(run)
+    opened = Run.open(run, device)
     text = continue_text(opened.model(), opened.vocabulary(), prompt, tokens=tokens, temperature=temperature, seed=seed)
     console.print(text, markup=False, soft_wrap=True)
 

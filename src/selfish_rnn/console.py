@@ -43,7 +43,8 @@ def epoch_line(report: EpochReport) -> str:
         f"epoch {report.epoch:>{len(str(report.epochs))}}/{report.epochs}  "
         f"train perplexity {perplexity(report.train_loss):8.2f}  "
         f"valid perplexity {perplexity(report.valid_loss):8.2f}  "
-        f"{report.active_weights:,} weights  {duration(report.seconds)}  {', '.join(notes)}"
+        f"{report.active_weights:,} weights  {duration(report.seconds)}, {duration(report.seconds_left)} left  "
+        f"{', '.join(notes)}"
     ).rstrip()
 
 
@@ -134,7 +135,7 @@ def show_outcome(console: Console, summary: Mapping[str, Any], folder: Path) -> 
     table.add_row(
         "weights",
         f"{summary['active_weights']:,}",
-        f"of {summary['total_weights']:,}, at every step (sparsity {100 * summary['sparsity']:.1f} %)",
+        f"of {summary['total_weights']:,} (sparsity {100 * summary['sparsity']:.1f} %)",
     )
     table.add_row(
         "parameters",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,14 +101,23 @@ class IntrinsicStructure:
         norms = [(squared + FLOOR).sqrt().sum() for squared in squared_norms(self.layers)]
         return self.strength * torch.stack(norms).sum()
 
-    def apply_threshold(self) -> None:
-        """Set grouped weights below the threshold to zero; happens by itself after every optimizer step.
+    @contextlib.contextmanager
+    def evaluated(self) -> Iterator[None]:
+        """Inside this block grouped weights below the threshold are zero, outside they are what they were.
 
-        Call it yourself on averages that were swapped in, which no step has thresholded.
+        After a step they are zero anyway, but not the averages of an averaging optimizer: those are hardly ever
+        exactly zero, and cutting them for good would make them no averages.
         """
-        for weight in self.weights:
-            if weight.grouped:
-                weight.apply_threshold(self.threshold)
+        grouped = [weight for weight in self.weights if weight.grouped]
+        kept = [weight.parameter.detach().clone() for weight in grouped]
+        for weight in grouped:
+            weight.apply_threshold(self.threshold)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for weight, values in zip(grouped, kept, strict=True):
+                    weight.parameter.copy_(values)
 
     # Counting
 
@@ -135,7 +144,12 @@ class IntrinsicStructure:
     # The rest of a sparsifier's face
 
     @property
-    def prune_rate(self) -> float:
+    def settled(self) -> bool:
+        """There is no sparsity to come to."""
+        return True
+
+    @property
+    def rewired(self) -> float:
         """Nothing is rewired."""
         return 0.0
 
@@ -152,20 +166,22 @@ class IntrinsicStructure:
     # What the binding tells
 
     @property
-    def parameters(self) -> list[nn.Parameter]:
-        """The parameters of the matrices."""
+    def _parameters(self) -> list[nn.Parameter]:
         return [weight.parameter for weight in self.weights]
 
-    def gradient_computed(self, index: int, gradient: Tensor) -> None:
+    def _gradient_computed(self, index: int, gradient: Tensor) -> None:
         """Gradients are left alone."""
 
-    def gradient_accumulated(self, index: int) -> None:
+    def _gradient_accumulated(self, index: int) -> None:
         """Gradients are left alone."""
 
-    def stepped(self, optimizer: Optimizer) -> None:
-        for index in held(optimizer, self.parameters):
+    def _stepped(self, optimizer: Optimizer) -> None:
+        for index in held(optimizer, self._parameters):
             if self.weights[index].grouped:
                 self.weights[index].apply_threshold(self.threshold)
+
+    def _loaded(self) -> None:
+        """Any weights will do."""
 
     # Saving
 

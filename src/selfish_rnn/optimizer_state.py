@@ -42,8 +42,8 @@ def momentum(optimizer: Optimizer, parameter: nn.Parameter) -> Tensor | None:
     if "exp_avg" in state and "exp_avg_sq" in state:
         direction: Tensor = state["exp_avg"] / (state["exp_avg_sq"].sqrt() + 1e-8)
         return direction
-    buffer: Tensor | None = state.get("momentum_buffer")
-    return buffer
+    remembered: Tensor | None = state.get("exp_avg", state.get("momentum_buffer"))
+    return remembered
 
 
 def _fresh_value(optimizer: Optimizer, parameter: nn.Parameter, key: str) -> float:

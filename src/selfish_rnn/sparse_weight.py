@@ -43,6 +43,11 @@ class SparseWeight:
     def apply_mask(self) -> None:
         self.parameter.mul_(self._mask_here())
 
+    @torch.no_grad()
+    def lies_outside(self) -> bool:
+        """Whether a weight that does not exist is not zero."""
+        return bool((self.parameter * (1 - self._mask_here())).any())
+
     def mask_gradient(self) -> None:
         if self.parameter.grad is not None:
             self.parameter.grad.mul_(self._mask_here())

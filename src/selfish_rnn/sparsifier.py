@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,12 +14,14 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from selfish_rnn.binding import Binding, held, refuse_bound
-from selfish_rnn.optimizer_state import forget, keeps_momentum, momentum
+from selfish_rnn.optimizer_state import forget
 from selfish_rnn.selection import Selector, choose_weights
+from selfish_rnn.signals import Signals
 from selfish_rnn.sparse_weight import SparseWeight, topology_table
-from selfish_rnn.topology import ALLOCATIONS, METHODS, SCHEDULES, Memory, Method, Topology, prune, rewire
+from selfish_rnn.topology import ALLOCATIONS, METHODS, SCHEDULES, SMALL_DENSE, Method, Topology, prune, rewire
 from selfish_rnn.topology.bits import pack_bits, unpack_bits
 from selfish_rnn.topology.methods import GROUP_LASSO
+from selfish_rnn.topology.removal import AdaptiveThreshold
 from selfish_rnn.topology.schedules import gradual_sparsity
 
 
@@ -52,6 +55,10 @@ class Sparsifier:
         rescale: divide the starting weights by ``sqrt(density)``, so that a sum over the fewer inputs varies as
             much as in the dense model.
         seed: of the random positions.
+
+    Save and load :meth:`state_dict` with the model's; load it before the model's, so that the weights find their
+    topology. Attributes to look at: ``weights``, ``active_weights``, ``prune_rate`` (of the next update), ``rewired``
+    (the fraction of weights the last update removed), ``updates_done``.
     """
 
     def __init__(
@@ -79,14 +86,16 @@ class Sparsifier:
         self.steps_done = 0
         self._schedule = SCHEDULES[schedule]
         self._generator = torch.Generator().manual_seed(seed)
-        self._memory = Memory()
+        self._threshold = AdaptiveThreshold()
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self._collecting = False
-        self._dense_gradients: dict[int, Tensor] = {}
+        self._pacemaker: weakref.ref[Optimizer] | None = None
+        self._signals = Signals(self.method.signal, self._optimizers)
+        self.rewired = 0.0
         chosen = list(choose_weights(model, include, exclude))
         refuse_bound(model, {id(parameter): name for name, parameter, _ in chosen})
         self._shapes = [tuple(parameter.shape) for _, parameter, _ in chosen]
         counts = ALLOCATIONS[self.method.allocation](self._shapes, 1 - sparsity)
+        self._final_counts = ALLOCATIONS["uniform"](self._shapes, 1 - sparsity)
         self.weights: list[SparseWeight] = []
         for (name, parameter, gates), shape, count in zip(chosen, self._shapes, counts, strict=True):
             topology = Topology.random(shape, gates, count, self._generator)
@@ -119,9 +128,18 @@ class Sparsifier:
     def _promised_after(self, updates: int) -> int:
         return sum(self._pruned_counts(updates)) if self.method.prunes else self._initial_weights
 
+    @property
+    def settled(self) -> bool:
+        """Whether the network is as sparse as it is to be; a method that prunes comes to that late in the run."""
+        return not self.method.prunes or self.promised_weights == sum(self._final_counts)
+
     def _pruned_counts(self, updates: int) -> list[int]:
-        sparsity = gradual_sparsity(self._progress(updates), self.sparsity)
-        return ALLOCATIONS["uniform"](self._shapes, 1 - sparsity)
+        # Each matrix rounds for itself on the way down: shares of a rounded total would not always fall.
+        density = 1 - gradual_sparsity(self._progress(updates), self.sparsity)
+        return [
+            max(round(density * math.prod(shape)), final) if density > 1 - self.sparsity else final
+            for shape, final in zip(self._shapes, self._final_counts, strict=True)
+        ]
 
     @property
     def total_weights(self) -> int:
@@ -150,18 +168,24 @@ class Sparsifier:
             raise RuntimeError("rewiring needs the raw weights: call update() outside optimizer.averaged()")
         rate = self.prune_rate
         self.updates_done += 1
+        self.rewired = 0.0
         if self.method.prunes or rate > 0:
-            matrices = [weight.existing(self._score(index)) for index, weight in enumerate(self.weights)]
+            before = self.active_weights
+            matrices = [
+                weight.existing(partial(self._signals.score, index, weight.parameter))
+                for index, weight in enumerate(self.weights)
+            ]
             if self.method.prunes:
                 rewirings = prune(matrices, self._pruned_counts(self.updates_done))
             else:
-                rewirings = rewire(self.method, matrices, rate, self._generator, self._memory)
+                rewirings = rewire(self.method, matrices, rate, self._generator, self._threshold)
             for weight, matrix, rewiring in zip(self.weights, matrices, rewirings, strict=True):
                 changed = weight.change(matrix.topology, rewiring)
                 for optimizer in self._optimizers:
-                    if not self._keeps_dense_momentum(optimizer):
+                    if not self._signals.is_momentum_of(optimizer):
                         forget(optimizer, weight.parameter, changed)
-        self._dense_gradients.clear()
+            self.rewired = sum(int(rewiring.removed.sum()) for rewiring in rewirings) / before
+        self._signals.clear()
 
     def watch(self, optimizer: Optimizer) -> None:
         """Start afresh, at rewirings, what this optimizer remembers of rewired weights.
@@ -171,10 +195,7 @@ class Sparsifier:
         """
         self._optimizers.add(optimizer)
 
-    # Gradients of weights that do not exist
-
-    @contextlib.contextmanager
-    def dense_gradients(self) -> Iterator[None]:
+    def dense_gradients(self) -> contextlib.AbstractContextManager[None]:
         """Put the backward pass before an :meth:`update` in this block if the method grows by gradient.
 
         ::
@@ -185,67 +206,54 @@ class Sparsifier:
         Only RigL, and SNFS with an optimizer without momentum, collect anything in it; with ``update_every`` it
         happens by itself.
         """
-        self._dense_gradients.clear()
-        self._collecting = self._grows_by_gradient()
-        try:
-            yield
-        finally:
-            self._collecting = False
+        return self._signals.collecting()
 
-    def _grows_by_gradient(self) -> bool:
-        if self.method.signal == "momentum":
-            return not any(map(keeps_momentum, self._optimizers))
-        return self.method.signal == "gradient"
+    # The face it shares with IntrinsicStructure
 
-    def _keeps_dense_momentum(self, optimizer: Optimizer) -> bool:
-        """Whether this optimizer's momentum is the signal growth goes by, and so is kept for all positions."""
-        return self.method.signal == "momentum" and keeps_momentum(optimizer)
+    def penalty(self) -> Tensor | None:
+        """Nothing is added to the loss."""
+        return None
 
-    def _score(self, index: int) -> Callable[[], Tensor]:
-        def score() -> Tensor:
-            if self._grows_by_gradient():
-                if index not in self._dense_gradients:
-                    raise RuntimeError(
-                        f"method {self.method.name!r} grows by the gradient of weights that do not exist: put the "
-                        "backward pass before update() in `with sparsifier.dense_gradients():`"
-                    )
-                return self._dense_gradients[index]
-            parameter = self.weights[index].parameter
-            signals = (momentum(optimizer, parameter) for optimizer in self._optimizers)
-            found = next((signal for signal in signals if signal is not None), None)
-            return torch.zeros_like(parameter) if found is None else found
-
-        return score
+    def evaluated(self) -> contextlib.AbstractContextManager[None]:
+        """What is trained is what is evaluated."""
+        return contextlib.nullcontext()
 
     # What the binding tells
 
     @property
-    def parameters(self) -> list[nn.Parameter]:
-        """The parameters of the sparsified matrices."""
+    def _parameters(self) -> list[nn.Parameter]:
         return [weight.parameter for weight in self.weights]
 
-    def gradient_computed(self, index: int, gradient: Tensor) -> None:
-        if self._collecting or (self._update_follows() and self._grows_by_gradient()):
-            collected = self._dense_gradients.get(index)
-            dense = gradient.detach().to_dense()
-            self._dense_gradients[index] = dense.clone() if collected is None else collected + dense
+    def _gradient_computed(self, index: int, gradient: Tensor) -> None:
+        due = self.update_every is not None and (self.steps_done + 1) % self.update_every == 0
+        self._signals.gradient_computed(index, gradient, due)
 
-    def _update_follows(self) -> bool:
-        return self.update_every is not None and (self.steps_done + 1) % self.update_every == 0
-
-    def gradient_accumulated(self, index: int) -> None:
-        if not self._stays_dense and not any(map(self._keeps_dense_momentum, self._optimizers)):
+    def _gradient_accumulated(self, index: int) -> None:
+        if not self._stays_dense and not any(map(self._signals.is_momentum_of, self._optimizers)):
             self.weights[index].mask_gradient()
 
-    def stepped(self, optimizer: Optimizer) -> None:
+    def _stepped(self, optimizer: Optimizer) -> None:
         self.watch(optimizer)
-        for index in held(optimizer, self.parameters):
+        for index in held(optimizer, self._parameters):
             if not self._stays_dense:
                 self.weights[index].apply_mask()
-        if self.update_every is not None:
+        if self.update_every is not None and self._sets_the_pace(optimizer):
             self.steps_done += 1
             if self.steps_done % self.update_every == 0:
                 self.update()
+
+    def _sets_the_pace(self, optimizer: Optimizer) -> bool:
+        """With several optimizers the first one's steps are counted, so that an iteration counts once."""
+        if self._pacemaker is None or self._pacemaker() is None:
+            self._pacemaker = weakref.ref(optimizer)
+        return self._pacemaker() is optimizer
+
+    def _loaded(self) -> None:
+        if any(weight.lies_outside() for weight in self.weights):
+            raise RuntimeError(
+                "the loaded weights do not lie in the sparsifier's topology, the next step would delete them: load the "
+                "sparsifier's state_dict before the model's, or bind the sparsifier after loading a dense model"
+            )
 
     # Saving
 
@@ -254,7 +262,8 @@ class Sparsifier:
         return {
             "updates_done": self.updates_done,
             "steps_done": self.steps_done,
-            "threshold": self._memory.threshold.value,
+            "rewired": self.rewired,
+            "threshold": self._threshold.value,
             "generator": self._generator.get_state(),
             "shapes": {weight.name: list(weight.mask.shape) for weight in self.weights},
             "masks": {weight.name: pack_bits(weight.mask) for weight in self.weights},
@@ -275,7 +284,8 @@ class Sparsifier:
             weight.apply_mask()
         self.updates_done = state["updates_done"]
         self.steps_done = state["steps_done"]
-        self._memory.threshold.value = state["threshold"]
+        self.rewired = state["rewired"]
+        self._threshold.value = state["threshold"]
         self._generator.set_state(state["generator"].to(torch.uint8))
 
     def _fitting_masks(self, state: Mapping[str, Any]) -> list[Tensor]:
@@ -309,6 +319,8 @@ def _method(method: Method | str) -> Method:
         if method not in METHODS:
             raise ValueError(f"unknown method {method!r}; known are {', '.join(METHODS)}")
         method = METHODS[method]
+    if method.name == SMALL_DENSE.name:
+        raise ValueError("method 'small-dense' is a smaller model: make it smaller and use method 'dense'")
     if method.removal == GROUP_LASSO:
         raise ValueError(f"method {method.name!r} removes by a penalty in the loss: use IntrinsicStructure")
     return method

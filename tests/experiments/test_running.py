@@ -22,7 +22,8 @@ def test_a_run_leaves_everything_in_its_folder_and_opens_again(texts: Path, tmp_
     started = Run.start(tiny_experiment(texts, epochs=1), tmp_path / "run")
     summary = finish(started)
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
-        "config.yaml", "metrics.jsonl", "events", "checkpoints", "model.safetensors", "vocabulary.json", "summary.json"
+        "config.yaml", "corpus.json", "metrics.jsonl", "events", "checkpoints", "model.safetensors", "vocabulary.json",
+        "summary.json",
     }  # fmt: skip
     opened = Run.open(tmp_path / "run")
     assert opened.experiment == started.experiment
@@ -67,5 +68,5 @@ def test_a_corpus_changed_since_is_refused(tmp_path: Path):
     finish(Run.start(tiny_experiment(texts, epochs=1), tmp_path / "run"))
     (texts / "train.txt").write_text("entirely other words\n" * 200)
     for use in (Run.trainer, Run.corpus):
-        with pytest.raises(UserError, match=r"the words of the corpus .* are no longer those of"):
+        with pytest.raises(UserError, match=r"the corpus .* is no longer the one that .*corpus.json tells of"):
             use(Run.open(tmp_path / "run"))

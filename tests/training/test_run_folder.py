@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from selfish_rnn.corpora import Vocabulary
+from selfish_rnn.corpora import Corpus, Vocabulary
 from selfish_rnn.errors import UserError
 from selfish_rnn.training.run_folder import RunFolder
 
@@ -49,14 +51,29 @@ def test_free_names_count_up_and_fill_gaps(tmp_path: Path):
     assert RunFolder.free_name(tmp_path, "other") == tmp_path / "other-1"
 
 
+def corpus(*words: str) -> Corpus:
+    stream = torch.arange(len(words))
+    return Corpus("mine", Vocabulary(words), stream, stream, stream)
+
+
 def test_summary_and_vocabulary_come_back(tmp_path: Path):
     folder = RunFolder.create(tmp_path, "epochs: 3\n")
-    assert folder.read_summary() is None
     folder.write_summary({"test_perplexity": 12.5})
-    assert folder.read_summary() == {"test_perplexity": 12.5}
-    vocabulary = Vocabulary(("zażółć", "<eos>"))
-    folder.write_vocabulary(vocabulary)
-    assert folder.read_vocabulary() == vocabulary
+    assert json.loads(folder.summary.read_text()) == {"test_perplexity": 12.5}
+    folder.write_corpus(corpus("zażółć", "<eos>"))
+    assert folder.read_vocabulary() == Vocabulary(("zażółć", "<eos>"))
+
+
+def test_another_corpus_is_refused(tmp_path: Path):
+    folder = RunFolder.create(tmp_path, "epochs: 3\n")
+    folder.check_corpus(corpus("a", "<eos>"))  # the first one is remembered
+    folder.check_corpus(corpus("a", "<eos>"))
+    with pytest.raises(UserError, match=r"corpus mine is no longer the one that .*corpus\.json tells of"):
+        folder.check_corpus(corpus("b", "<eos>"))
+    same_words = corpus("a", "<eos>")
+    changed = Corpus("mine", same_words.vocabulary, same_words.train.flip(0), same_words.valid, same_words.test)
+    with pytest.raises(UserError):
+        folder.check_corpus(changed)
 
 
 def test_a_missing_vocabulary_is_named(tmp_path: Path):

@@ -68,7 +68,7 @@ def test_a_cell_is_chosen_by_the_models_name_and_is_no_key():
         ({"epochs": 0}, "epochs: must be greater than 0, got 0"),
         ({"epochs": 2.5}, "epochs: must be a valid integer, got a number with a fractional part, got 2.5"),
         ({"engine": "packd"}, "engine: must be 'masked', got 'packd'"),
-        ({"device": "abacus"}, "device: device 'abacus' cannot be used here"),
+        ({"device": "abacus"}, "device: device must be cpu or cuda, got 'abacus'"),
         ({"model": "stacked-lstn"}, "model: unknown model 'stacked-lstn' (did you mean 'stacked-lstm'?); known are "),
         ({"model": {"hidden": 3}}, "model: needs the name of the model: one of stacked-lstm, "),
         ({"model": 3}, "model: needs the name of the model: one of stacked-lstm, "),

@@ -16,10 +16,11 @@ from selfish_rnn.corpora import load_corpus
 from selfish_rnn.errors import UserError
 from selfish_rnn.models import MODELS
 from selfish_rnn.optim import SNTASGD
+from selfish_rnn.training.building import check_before_training
 from selfish_rnn.training.checkpoints import load_tensors
 from selfish_rnn.training.evaluation import evaluate, perplexity
 from selfish_rnn.training.interruption import Interrupted
-from selfish_rnn.training.trainer import Trainer, check_before_training
+from selfish_rnn.training.trainer import Trainer
 from selfish_rnn.training.weights import weights_of
 from tiny_runs import UPDATES_PER_EPOCH, Recorder, bits, budget_of, tiny_experiment, tiny_trainer, trained
 
@@ -62,8 +63,8 @@ def test_metrics_tell_every_epoch(texts: Path, tmp_path: Path):
         assert (
             set(record["density"]) == set(record["weights_above_0.1"]) == {w.name for w in trainer.sparsifier.weights}
         )
-    # Cosine from 0.5 over three updates.
-    assert [record["prune_rate"] for record in records] == pytest.approx([0.375, 0.125, 0.0], abs=1e-12)
+    # Cosine from 0.5 over three updates; every matrix rewires a whole number of weights.
+    assert [record["prune_rate"] for record in records] == pytest.approx([0.375, 0.125, 0.0], abs=0.005)
     seconds = [record["seconds"] for record in records]
     assert seconds == sorted(seconds)
 

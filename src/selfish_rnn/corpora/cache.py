@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from selfish_rnn.corpora.corpus import SPLITS, Corpus
-from selfish_rnn.corpora.storage import cache_directory, write_atomically
+from selfish_rnn.corpora.storage import cache_directory, publish
 from selfish_rnn.corpora.vocabulary import Vocabulary
 from selfish_rnn.errors import UserError
 
@@ -57,7 +57,7 @@ def store(corpus: Corpus, path: Path) -> None:
     vocabulary = corpus.vocabulary.to_json()
     metadata = {"vocabulary": vocabulary, "checksum": _checksum(streams, vocabulary)}
     with contextlib.suppress(OSError):
-        write_atomically(path, save(streams, metadata=metadata))
+        publish(path, save(streams, metadata=metadata))
 
 
 def _checksum(streams: dict[str, torch.Tensor], vocabulary: str) -> str:

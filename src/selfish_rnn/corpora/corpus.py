@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass, replace
 
@@ -26,6 +27,13 @@ class Corpus:
     train: torch.Tensor
     valid: torch.Tensor
     test: torch.Tensor
+
+    def checksum(self) -> str:
+        """The SHA-256 of the words and the three streams: it differs wherever training would."""
+        digest = hashlib.sha256(self.vocabulary.to_json().encode())
+        for split in SPLITS:
+            digest.update(hashlib.sha256(getattr(self, split).contiguous().numpy().data).digest())
+        return digest.hexdigest()
 
 
 def encode_texts(name: str, texts: dict[str, str], tokenizer: str) -> Corpus:

@@ -9,7 +9,7 @@ import os
 import urllib.request
 from dataclasses import dataclass
 
-from selfish_rnn.corpora.storage import DATA_VARIABLE, cache_directory, data_directory, write_atomically
+from selfish_rnn.corpora.storage import DATA_VARIABLE, cache_directory, data_directory, publish
 from selfish_rnn.errors import UserError
 
 TIMEOUT_SECONDS = 30.0
@@ -72,7 +72,7 @@ def _read_split(corpus: KnownCorpus, split: str) -> bytes:
     if cache:
         # A cache that cannot be written costs another download next time, no more.
         with contextlib.suppress(OSError):
-            write_atomically(cache / corpus.name / file, content)
+            publish(cache / corpus.name / file, content)
     return content
 
 

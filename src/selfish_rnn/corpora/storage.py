@@ -34,8 +34,8 @@ def cache_directory() -> Path | None:
         return None
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write under a name of its own, then rename: of several writers the last wins, and each wrote a whole file."""
+def publish(path: Path, content: bytes) -> None:
+    """Write under a name of its own, then rename: of several processes the last wins, and each wrote a whole file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from selfish_rnn.errors import UserError
 from selfish_rnn.models import MODELS
-from selfish_rnn.training.settings import Experiment, explain, model_settings, nearest
+from selfish_rnn.training.settings import OPTIMIZERS, Experiment, explain, model_settings, nearest
 
 NAMED_SECTIONS = ("model", "method", "optimizer")
 """Sections whose ``name`` decides which other keys they have."""
@@ -55,8 +55,8 @@ def with_settings(settings: Settings, more: Settings) -> Settings:
     """Settings with others laid over them.
 
     Another ``name`` for the method or optimizer starts that section anew, from the defaults of what it names: the
-    learning rate of one optimizer is nothing to another. Another model keeps the settings it has in common with
-    the one before, so that a small experiment stays small.
+    learning rate of one optimizer is nothing to another, unless they are as alike as SNT-ASGD and NT-ASGD. Another
+    model keeps the settings it has in common with the one before, so that a small experiment stays small.
     """
     result = dict(settings)
     for key, value in more.items():
@@ -64,8 +64,7 @@ def with_settings(settings: Settings, more: Settings) -> Settings:
             old, new = _as_section(result.get(key)), _as_section(value)
             renamed = "name" in new and new["name"] != old.get("name")
             if renamed:
-                kept = _in_common(old, new["name"]) if key == "model" else {}
-                result[key] = {**kept, **new}
+                result[key] = {**_in_common(key, old, new["name"]), **new}
             else:
                 result[key] = _merged(old, new)
         else:
@@ -105,7 +104,7 @@ def to_yaml(experiment: Experiment) -> str:
 
 
 def _folder() -> Any:
-    return resources.files("selfish_rnn.experiments") / "presets"
+    return resources.files("selfish_rnn.experiments") / "preset_files"
 
 
 def _merged(old: Settings, new: Settings) -> Settings:
@@ -124,11 +123,15 @@ def _as_section(value: Any) -> Settings:
     return dict(value) if isinstance(value, dict) else {"name": value}
 
 
-def _in_common(old: Settings, name: Any) -> Settings:
-    """The settings of a model that another one has too."""
-    if name not in list(MODELS):
-        return {}
-    return {key: value for key, value in old.items() if key != "name" and key in model_settings(name).model_fields}
+def _in_common(section: str, old: Settings, name: Any) -> Settings:
+    """The settings of a section that it keeps under another name."""
+    if section == "model" and name in list(MODELS):
+        kept = set(model_settings(name).model_fields)
+    elif section == "optimizer" and OPTIMIZERS.get(str(old.get("name"))) is OPTIMIZERS.get(str(name), Experiment):
+        kept = set(old)
+    else:
+        kept = set()
+    return {key: value for key, value in old.items() if key != "name" and key in kept}
 
 
 def _value(text: str) -> Any:

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 
 from selfish_rnn.corpora import KNOWN_CORPORA, Corpus, Vocabulary, load_corpus, truncated
-from selfish_rnn.errors import UserError
 from selfish_rnn.experiments.presets import build_experiment, read_config, to_yaml
 from selfish_rnn.experiments.sizing import small_dense
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.topology import SMALL_DENSE
+from selfish_rnn.training.building import check_before_training
 from selfish_rnn.training.outcome import load_best, summarise
 from selfish_rnn.training.progress import Watcher
 from selfish_rnn.training.run_folder import RunFolder
 from selfish_rnn.training.settings import Experiment
-from selfish_rnn.training.trainer import Trainer, check_before_training
+from selfish_rnn.training.trainer import Trainer
 
 
 def experiment_corpus(experiment: Experiment) -> Corpus:
@@ -47,25 +47,22 @@ class Run:
         text = experiment.corpus if experiment.corpus in KNOWN_CORPORA else str(Path(experiment.corpus).resolve())
         experiment = experiment.model_copy(update={"threads": threads, "corpus": text})
         folder = RunFolder.create(path, to_yaml(experiment))
-        folder.write_vocabulary(corpus.vocabulary)
+        folder.write_corpus(corpus)
         return cls(experiment, folder)
 
     @classmethod
-    def open(cls, path: Path) -> Run:
-        """A run that was started before."""
+    def open(cls, path: Path, device: str | None = None) -> Run:
+        """A run that was started before, on the device it was started on or another."""
         folder = RunFolder.open(path)
-        return cls(build_experiment(read_config(folder.config), str(folder.config)), folder)
+        settings = read_config(folder.config)
+        if device is not None:
+            settings["device"] = device
+        return cls(build_experiment(settings, str(folder.config)), folder)
 
     def corpus(self) -> Corpus:
         """The corpus the run was started with; one that was changed since is an error."""
         corpus = experiment_corpus(self.experiment)
-        if not self.folder.vocabulary.exists():  # killed right after its start
-            self.folder.write_vocabulary(corpus.vocabulary)
-        if corpus.vocabulary != self.vocabulary():
-            raise UserError(
-                f"the words of the corpus {self.experiment.corpus} are no longer those of {self.folder.vocabulary}: "
-                "restore its files, or start a new run"
-            )
+        self.folder.check_corpus(corpus)
         return corpus
 
     def vocabulary(self) -> Vocabulary:

@@ -23,7 +23,7 @@ def sgd_(weight: Tensor, gradient: Tensor, lr: float, weight_decay: float) -> No
 def average_(average: Tensor, age: Tensor, weight: Tensor) -> None:
     """``age <- age + 1``, ``average <- average + (w - average) / age``: the mean of the last ``age`` iterates."""
     age.add_(1)
-    # Converted first because torch divides by whole numbers of another type at half the speed.
+    # Converted first because torch is slow to divide by whole numbers.
     divisor = age.to(torch.promote_types(weight.dtype, torch.float32))
     average.add_((weight - average).div_(divisor))
 

@@ -22,7 +22,7 @@ from selfish_rnn.topology.methods import (
     STATIC_ER,
     Method,
 )
-from selfish_rnn.topology.rewiring import Existing, Memory, Rewiring, prune, rewire
+from selfish_rnn.topology.rewiring import Existing, Rewiring, prune, rewire
 from selfish_rnn.topology.schedules import SCHEDULES
 from selfish_rnn.topology.topology import Topology
 
@@ -43,7 +43,6 @@ __all__ = [
     "STATIC_ER",
     "Existing",
     "GateLayout",
-    "Memory",
     "Method",
     "Rewiring",
     "Topology",

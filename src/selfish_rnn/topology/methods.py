@@ -10,6 +10,9 @@ from selfish_rnn.topology.growth import GROWTHS
 from selfish_rnn.topology.redistribution import LAYER_REDISTRIBUTIONS, REDISTRIBUTIONS
 from selfish_rnn.topology.removal import NETWORK_REMOVALS, REMOVALS, Pool
 
+NEED_MOMENTUM = ("magnitude-sparing-dense", "layers-by-momentum", "momentum")
+"""Parts that go by the momentum of weights, or their gradient where the optimizer has no momentum."""
+
 GROUP_LASSO = "group-lasso"
 """Removal by a penalty in the loss instead of by choice: see :class:`selfish_rnn.IntrinsicStructure`."""
 
@@ -51,6 +54,20 @@ class Method:
             value = getattr(self, part)
             if value not in known:
                 raise ValueError(f"method {self.name!r}: {part} must be one of {list(known)}, got {value!r}")
+        if problem := self._problem():
+            raise ValueError(f"method {self.name!r}: {problem}")
+
+    def _problem(self) -> str | None:
+        """Parts that do not go together, rather than parts that are silently not used."""
+        if self.prunes and (self.allocation, self.removal, self.pool) != ("dense", "magnitude", "matrix"):
+            return "without growth it only prunes: allocation must be dense, removal magnitude and pool matrix"
+        if self.removal == "threshold" and self.pool != "network":
+            return "removal by threshold is over the whole network: pool must be network"
+        if self.removal == "magnitude-sparing-dense" and self.pool != "matrix":
+            return "removal that spares dense matrices is per matrix: pool must be matrix"
+        if self.growth == "gradient" and self.signal == "momentum":
+            return "growth by gradient does not go with parts that go by momentum; use growth momentum"
+        return None
 
     @property
     def rewires(self) -> bool:
@@ -64,8 +81,15 @@ class Method:
 
     @property
     def signal(self) -> str | None:
-        """What growth looks at of weights that do not exist: their ``"gradient"``, ``"momentum"`` or nothing."""
-        return GROWTHS[self.growth].signal if self.rewires and self.growth is not None else None
+        """What a rewiring goes by besides the weights: ``"gradient"``, ``"momentum"`` or nothing.
+
+        It is that of the whole matrix, also of weights that do not exist.
+        """
+        if not self.rewires or self.growth is None:
+            return None
+        if {self.removal, self.redistribution, self.growth} & set(NEED_MOMENTUM):
+            return "momentum"
+        return GROWTHS[self.growth].signal
 
     @property
     def sparse_backward(self) -> bool:

@@ -16,15 +16,15 @@ class Freed:
     """A matrix after removal: what stays (``topology`` and its weights) and how many weights are to be grown.
 
     ``before`` is the topology before removal. ``gradients`` are those of the staying weights, where there are any,
-    ``signal`` is what else the method goes by (momentum). Growth keeps clear of ``occupied``, which is the topology
-    unless the method also excludes what was removed just now.
+    ``momentum`` is the mean magnitude of the momentum of the weights before removal. Growth keeps clear of
+    ``occupied``, which is the topology unless the method also excludes what was removed just now.
     """
 
     topology: Topology
     before: Topology
     values: Tensor
     gradients: Tensor | None = None
-    signal: Tensor | None = None
+    momentum: float | None = None
     occupied: Topology | None = None
 
     @property
@@ -110,14 +110,9 @@ def layers_by_momentum(network: Sequence[Freed]) -> list[int]:
 
     No matrix is filled beyond 99 % of its room.
     """
-    return _over_layers(network, [mean_signal(freed.signal) for freed in network], fill=0.99)
-
-
-def mean_signal(signal: Tensor | None) -> float:
-    """The mean magnitude of a signal along existing weights."""
-    if signal is None:
+    if any(freed.momentum is None for freed in network):
         raise ValueError("redistribution by momentum needs the momentum of the weights, or their gradient")
-    return float(signal.abs().mean()) if len(signal) else 0.0
+    return _over_layers(network, [freed.momentum or 0.0 for freed in network], fill=0.99)
 
 
 def _over_layers(network: Sequence[Freed], shares: Sequence[float], fill: float) -> list[int]:

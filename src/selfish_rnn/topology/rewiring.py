@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,7 +16,6 @@ from selfish_rnn.topology.redistribution import (
     REDISTRIBUTIONS,
     Freed,
     Quota,
-    mean_signal,
 )
 from selfish_rnn.topology.removal import AdaptiveThreshold, by_magnitude, remove, sparing_rates
 from selfish_rnn.topology.topology import Topology
@@ -40,9 +39,10 @@ class Existing:
             raise ValueError("growth by score needs the dense gradient or momentum of the matrix")
         return self.score()
 
-    def signal(self) -> Tensor:
-        """The score along the existing weights."""
-        return self.dense_score().flatten().cpu()[self.topology.active]
+    def mean_score(self) -> float:
+        """The mean magnitude of the score over the existing weights."""
+        along = self.dense_score().flatten().cpu()[self.topology.active]
+        return float(along.abs().mean()) if len(along) else 0.0
 
 
 @dataclass(frozen=True)
@@ -58,33 +58,27 @@ class Rewiring:
     topology: Topology
 
 
-@dataclass
-class Memory:
-    """What a method remembers from one rewiring to the next."""
-
-    threshold: AdaptiveThreshold = field(default_factory=AdaptiveThreshold)
-
-
 def rewire(
     method: Method,
     matrices: Sequence[Existing],
     rate: float,
     generator: torch.Generator,
-    memory: Memory | None = None,
+    threshold: AdaptiveThreshold | None = None,
 ) -> list[Rewiring]:
     """Remove the fraction ``rate`` of the weights and grow as many, as the method says.
 
-    The number of weights in the network is the same before and after.
+    The number of weights in the network is the same before and after. ``threshold`` is what removal by threshold
+    remembers from one rewiring to the next.
     """
     if not method.rewires:
         raise ValueError(f"method {method.name!r} grows nothing; there is nothing to rewire")
-    removed = _removed(method, matrices, rate, memory or Memory())
+    means = [matrix.mean_score() if method.signal == "momentum" else None for matrix in matrices]
+    removed = _removed(method, matrices, rate, means, threshold or AdaptiveThreshold())
     network = []
-    for matrix, gone in zip(matrices, removed, strict=True):
+    for matrix, mean, gone in zip(matrices, means, removed, strict=True):
         gradients = None if matrix.gradients is None else matrix.gradients[~gone]
-        signal = matrix.signal()[~gone] if method.redistribution == "layers-by-momentum" else None
         kept = matrix.topology.without(gone)
-        network.append(Freed(kept, matrix.topology, matrix.values[~gone], gradients, signal))
+        network.append(Freed(kept, matrix.topology, matrix.values[~gone], gradients, mean))
     assert method.growth is not None
     growth = GROWTHS[method.growth]
     if growth.elsewhere:
@@ -107,13 +101,19 @@ def prune(matrices: Sequence[Existing], counts: Sequence[int]) -> list[Rewiring]
     return prunings
 
 
-def _removed(method: Method, matrices: Sequence[Existing], rate: float, memory: Memory) -> list[Tensor]:
+def _removed(
+    method: Method,
+    matrices: Sequence[Existing],
+    rate: float,
+    means: Sequence[float | None],
+    threshold: AdaptiveThreshold,
+) -> list[Tensor]:
     topologies = [matrix.topology for matrix in matrices]
     values = [matrix.values for matrix in matrices]
     if method.removal == "threshold":
-        return memory.threshold.remove(values, rate)
+        return threshold.remove(values, rate)
     if method.removal == "magnitude-sparing-dense":
-        rates = sparing_rates(topologies, [mean_signal(matrix.signal()) for matrix in matrices], rate)
+        rates = sparing_rates(topologies, [mean or 0.0 for mean in means], rate)
         return [
             remove([topology], [value], "magnitude", method.pool, own_rate)[0]
             for topology, value, own_rate in zip(topologies, values, rates, strict=True)

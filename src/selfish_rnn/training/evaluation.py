@@ -13,7 +13,11 @@ from selfish_rnn.training.windows import batched, windows
 
 @torch.no_grad()
 def evaluate(model: LanguageModel, stream: Tensor, *, batch_size: int, window: int) -> float:
-    """Mean negative log-probability per token, dropout off, the state carried through the whole text."""
+    """Mean negative log-probability per token, dropout off.
+
+    The text is cut into ``batch_size`` pieces of equal length, through each of which the state is carried from
+    zero; the few tokens that do not fill a row are left out.
+    """
     device = next(model.parameters()).device
     rows = batched(stream, batch_size).to(device)
     was_training = model.training
@@ -22,7 +26,7 @@ def evaluate(model: LanguageModel, stream: Tensor, *, batch_size: int, window: i
     total = torch.zeros((), dtype=torch.float64)
     for inputs, targets in windows(rows, window):
         encoded = model.encode(inputs, state)
-        total += model.loss(encoded.output, targets).double().cpu() * len(inputs)
+        total += model.loss(encoded.output, targets).cpu().double() * len(inputs)
         state = detach(encoded.state)
     model.train(was_training)
     return float(total) / (len(rows) - 1)

@@ -28,6 +28,19 @@ def large_weights(sparsifier: Sparsifier | IntrinsicStructure) -> dict[str, int]
     }
 
 
+def describe(sparsifier: Sparsifier | IntrinsicStructure) -> dict[str, Any]:
+    """The network as it is now: how many weights, and where."""
+    description: dict[str, Any] = {
+        "sparsity": 1 - sparsifier.active_weights / sparsifier.total_weights,
+        "active_weights": sparsifier.active_weights,
+        "total_weights": sparsifier.total_weights,
+        "density": gate_densities(sparsifier),
+    }
+    if isinstance(sparsifier, IntrinsicStructure):
+        description["live_units"] = sparsifier.live_units()
+    return description
+
+
 def event_scalars(record: Mapping[str, Any]) -> dict[str, float]:
     """The record of an epoch as TensorBoard's flat names."""
     scalars: dict[str, float] = {

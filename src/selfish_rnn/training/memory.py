@@ -15,8 +15,8 @@ def keep_freed_memory() -> None:
     """Let the C library keep the memory of freed tensors for the next ones.
 
     By default glibc gives every large block back to the system, and the next update pays a page fault for each of
-    its pages again; keeping them makes an update of a network with a large vocabulary about a quarter faster. The
-    setting is the process's, so it is for a program that trains, not for a library; elsewhere it does nothing.
+    its pages again, which a network with a large vocabulary feels. The setting is the process's, so it is for a
+    program that trains, not for a library; elsewhere it does nothing.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):  # another C library

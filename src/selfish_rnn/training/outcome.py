@@ -8,14 +8,13 @@ import torch
 
 from selfish_rnn.corpora import Corpus, Vocabulary, unigram_perplexity
 from selfish_rnn.errors import UserError
-from selfish_rnn.intrinsic import IntrinsicStructure
 from selfish_rnn.models import LanguageModel
+from selfish_rnn.training.building import build_model
 from selfish_rnn.training.checkpoints import load_tensors
 from selfish_rnn.training.evaluation import evaluate, perplexity
-from selfish_rnn.training.measures import gate_densities
 from selfish_rnn.training.run_folder import RunFolder
 from selfish_rnn.training.settings import Experiment
-from selfish_rnn.training.trainer import Trainer, build_model
+from selfish_rnn.training.trainer import Trainer
 from selfish_rnn.training.weights import load_weights
 
 
@@ -44,7 +43,7 @@ def evaluate_splits(model: LanguageModel, experiment: Experiment, corpus: Corpus
 
 def summarise(trainer: Trainer) -> dict[str, Any]:
     """The outcome of a finished run, measured on its best model."""
-    experiment, sparsifier = trainer.experiment, trainer.sparsifier
+    experiment, network = trainer.experiment, trainer.position.best
     best = load_best(experiment, trainer.folder, len(trainer.corpus.vocabulary))
     parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
     return {
@@ -53,16 +52,12 @@ def summarise(trainer: Trainer) -> dict[str, Any]:
         "best_epoch": trainer.position.best_epoch,
         "epochs": trainer.position.epoch,
         "updates": trainer.position.step,
-        "sparsity": 1 - sparsifier.active_weights / sparsifier.total_weights,
-        "active_weights": sparsifier.active_weights,
-        "total_weights": sparsifier.total_weights,
-        "active_parameters": parameters - sparsifier.total_weights + sparsifier.active_weights,
+        **network,
+        "active_parameters": parameters - network["total_weights"] + network["active_weights"],
         "total_parameters": parameters,
-        "density": gate_densities(sparsifier),
         "seconds": trainer.position.seconds,
         "threads": torch.get_num_threads(),
         "seed": experiment.seed,
-        **({"live_units": sparsifier.live_units()} if isinstance(sparsifier, IntrinsicStructure) else {}),
     }
 
 

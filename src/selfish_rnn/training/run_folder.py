@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from selfish_rnn.corpora import Vocabulary
+from selfish_rnn.corpora import Corpus, Vocabulary
 from selfish_rnn.errors import UserError
 from selfish_rnn.training.checkpoints import CheckpointStore
 from selfish_rnn.training.files import clear_write_errors, write_atomically
@@ -18,9 +18,9 @@ from selfish_rnn.training.records import MetricsLog
 class RunFolder:
     """The files of one run.
 
-    ``config.yaml`` is the complete experiment, ``metrics.jsonl`` one record per epoch, ``events/`` the same for
-    TensorBoard, ``checkpoints/`` what :command:`resume` continues from, ``model.safetensors`` the best model,
-    ``vocabulary.json`` its words, ``summary.json`` the outcome.
+    ``config.yaml`` is the complete experiment, ``corpus.json`` tells its texts from others, ``metrics.jsonl`` has a
+    record per epoch, ``events/`` the same for TensorBoard, ``checkpoints/`` what :command:`resume` continues from,
+    ``model.safetensors`` is the best model, ``vocabulary.json`` its words, ``summary.json`` the outcome.
     """
 
     def __init__(self, path: Path) -> None:
@@ -31,6 +31,7 @@ class RunFolder:
         self.checkpoints = CheckpointStore(path / "checkpoints")
         self.model = path / "model.safetensors"
         self.vocabulary = path / "vocabulary.json"
+        self.corpus = path / "corpus.json"
         self.summary = path / "summary.json"
 
     @classmethod
@@ -68,15 +69,22 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         write_atomically(self.summary, json.dumps(summary, indent=2).encode() + b"\n")
 
-    def read_summary(self) -> dict[str, Any] | None:
-        """The outcome, or None while the run is not finished."""
-        if not self.summary.exists():
-            return None
-        summary: dict[str, Any] = json.loads(self.summary.read_text())
-        return summary
+    def write_corpus(self, corpus: Corpus) -> None:
+        """Keep the words of a corpus, and what tells it from others."""
+        write_atomically(self.vocabulary, corpus.vocabulary.to_json().encode())
+        tokens = {split: len(getattr(corpus, split)) for split in ("train", "valid", "test")}
+        description = {"name": corpus.name, "tokens": tokens, "sha256": corpus.checksum()}
+        write_atomically(self.corpus, json.dumps(description, indent=2).encode() + b"\n")
 
-    def write_vocabulary(self, vocabulary: Vocabulary) -> None:
-        write_atomically(self.vocabulary, vocabulary.to_json().encode())
+    def check_corpus(self, corpus: Corpus) -> None:
+        """Refuse a corpus that is not the one the run was started with."""
+        if not self.corpus.exists():  # killed right after its start
+            self.write_corpus(corpus)
+        if json.loads(self.corpus.read_text())["sha256"] != corpus.checksum():
+            raise UserError(
+                f"the corpus {corpus.name} is no longer the one that {self.corpus} tells of: restore its files, or "
+                "start a new run"
+            )
 
     def read_vocabulary(self) -> Vocabulary:
         if not self.vocabulary.exists():

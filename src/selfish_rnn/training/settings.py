@@ -26,8 +26,6 @@ from selfish_rnn.models import MODELS, LanguageModel
 from selfish_rnn.topology import METHODS, SCHEDULES, Method
 from selfish_rnn.topology.methods import known_parts
 
-_PARTS = {part: [name for name in names if name is not None] for part, names in known_parts().items()}
-
 
 class Section(BaseModel):
     """Settings that know no other keys than their own."""
@@ -37,13 +35,25 @@ class Section(BaseModel):
 
 def one_of(kind: str, names: typing.Collection[str]) -> BeforeValidator:
     """A name out of a table; another one is an error that shows the nearest match."""
+    return BeforeValidator(lambda value: _known_name(kind, value, names))
+
+
+def part(kind: str) -> BeforeValidator:
+    """A part of a method, out of the tables of parts as they are when it is given; ``none`` where there can be none."""
 
     def check(value: Any) -> Any:
-        if value is not None and not (isinstance(value, str) and value in names):
-            raise ValueError(_unknown(kind, value, names))
-        return value
+        names = known_parts()[kind]
+        if value == "none" and None in names:
+            return None
+        return _known_name(kind, value, [name for name in names if name is not None])
 
     return BeforeValidator(check)
+
+
+def _known_name(kind: str, value: Any, names: typing.Collection[str]) -> Any:
+    if value is not None and not (isinstance(value, str) and value in names):
+        raise ValueError(_unknown(kind, value, names))
+    return value
 
 
 def nearest(word: str, names: typing.Collection[str]) -> str:
@@ -108,11 +118,11 @@ class MethodSettings(Section):
     """A method of the method table; parts that are given replace its own."""
 
     name: Annotated[str, one_of("method", METHODS)] = "selfish"
-    allocation: Annotated[str, one_of("allocation", _PARTS["allocation"])]
-    removal: Annotated[str | None, one_of("removal", _PARTS["removal"])]
-    pool: Annotated[str, one_of("pool", _PARTS["pool"])]
-    redistribution: Annotated[str, one_of("redistribution", _PARTS["redistribution"])]
-    growth: Annotated[str | None, one_of("growth", _PARTS["growth"])]
+    allocation: Annotated[str, part("allocation")]
+    removal: Annotated[str | None, part("removal")]
+    pool: Annotated[str, part("pool")]
+    redistribution: Annotated[str, part("redistribution")]
+    growth: Annotated[str | None, part("growth")]
     strength: float = Field(7e-5, gt=0, description="weight of the group lasso, for iss")
 
     @model_validator(mode="before")
@@ -122,7 +132,12 @@ class MethodSettings(Section):
         if not isinstance(given, dict):
             return given
         method = METHODS.get(str(given.get("name")), METHODS["selfish"])
-        return {"name": method.name, **{part: getattr(method, part) for part in _PARTS}, **given}
+        return {"name": method.name, **{name: getattr(method, name) for name in known_parts()}, **given}
+
+    @model_validator(mode="after")
+    def _goes_together(self) -> MethodSettings:
+        self.build()
+        return self
 
     def build(self) -> Method:
         return METHODS[self.name].replace(**self.model_dump(exclude={"strength"}))
@@ -222,7 +237,10 @@ def _named_section(kind: str, settings: Callable[[str], type[Section]], names: t
     return BeforeValidator(validate)
 
 
-def _device(name: str) -> str:
+def check_device(name: str) -> str:
+    """A device that can be used here: ``cpu``, ``cuda`` or ``cuda:1``."""
+    if name.partition(":")[0] not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu or cuda, got {name!r}")
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
@@ -258,7 +276,7 @@ class Experiment(Section):
     early_stop: int | None = Field(None, gt=0, description="stop after so many epochs without improvement")
     seed: int = Field(1111, ge=0)
     engine: Literal["masked"] = "masked"
-    device: Annotated[str, AfterValidator(_device)] = "cpu"
+    device: Annotated[str, AfterValidator(check_device)] = "cpu"
     threads: int | None = Field(None, gt=0, description="none: as many as torch chooses")
     checkpoint_every: float = Field(10.0, gt=0, description="minutes between checkpoints inside an epoch")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -13,68 +13,23 @@ from torch import Tensor
 
 from selfish_rnn.corpora import Corpus
 from selfish_rnn.errors import UserError
-from selfish_rnn.intrinsic import IntrinsicStructure
-from selfish_rnn.models import MODELS, LanguageModel, State, detach
+from selfish_rnn.models import State, detach
 from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
 from selfish_rnn.optim import NTASGD, SNTASGD
+from selfish_rnn.training.building import build_model, build_sparsifier
 from selfish_rnn.training.checkpoints import save_tensors
 from selfish_rnn.training.evaluation import evaluate, perplexity
 from selfish_rnn.training.interruption import Interrupted, StopRequest
-from selfish_rnn.training.measures import event_scalars, gate_densities, large_weights
+from selfish_rnn.training.measures import describe, event_scalars, gate_densities, large_weights
 from selfish_rnn.training.optimizers import LearningRate, build_optimizer
+from selfish_rnn.training.position import Clock, Position
 from selfish_rnn.training.progress import EpochReport, Silent, StepReport, Watcher
+from selfish_rnn.training.random_state import random_state, restore_random_state
 from selfish_rnn.training.records import EventLog
 from selfish_rnn.training.run_folder import RunFolder
 from selfish_rnn.training.settings import Experiment
-from selfish_rnn.training.sparsifying import build_sparsifier
 from selfish_rnn.training.weights import load_weights, weights_of
 from selfish_rnn.training.windows import batched, draw_length, window_at
-
-
-@dataclass
-class Position:
-    """How far a run has come. ``row`` is where in the current epoch the next window starts."""
-
-    epoch: int = 0
-    row: int = 0
-    step: int = 0
-    loss_sum: float = 0.0
-    best_valid_loss: float = math.inf
-    best_epoch: int = 0
-    seconds: float = 0.0
-    finished: bool = False
-
-
-@dataclass
-class _Clock:
-    """The time a run has taken, over all the processes it was continued in, and the rate in this one."""
-
-    seconds_before: float = 0.0
-    started: float = field(default_factory=time.monotonic)
-    tokens: int = 0
-
-    @property
-    def seconds(self) -> float:
-        return self.seconds_before + time.monotonic() - self.started
-
-    def rate(self) -> float:
-        return self.tokens / max(time.monotonic() - self.started, 1e-9)
-
-
-def build_model(experiment: Experiment, vocabulary: int) -> LanguageModel:
-    """The language model the experiment describes, on its device, with weights drawn from the experiment's seed."""
-    torch.manual_seed(experiment.seed)
-    options = experiment.model.model_dump(exclude={"name"})
-    return MODELS[experiment.model.name](vocabulary, **options).to(experiment.device)
-
-
-def check_before_training(experiment: Experiment, corpus: Corpus) -> None:
-    """Find what would stop the run later: a text too short for its batches, model settings that do not fit together."""
-    batched(corpus.train, experiment.batch_size, "batch_size")
-    batched(corpus.valid, experiment.valid_batch_size, "valid_batch_size")
-    batched(corpus.test, experiment.test_batch_size, "test_batch_size")
-    with torch.device("meta"):  # takes neither time nor memory
-        MODELS[experiment.model.name](len(corpus.vocabulary), **experiment.model.model_dump(exclude={"name"}))
 
 
 class Trainer:
@@ -106,7 +61,7 @@ class Trainer:
         self._events = EventLog(folder.events)
         self._last_checkpoint = time.monotonic()
         self._stop = StopRequest()
-        self._clock = _Clock()
+        self._clock = Clock()
 
     def _planned_rewirings(self) -> int:
         experiment = self.experiment
@@ -123,7 +78,7 @@ class Trainer:
 
     def run(self) -> None:
         """Train to the end, from wherever the run stands now."""
-        self._clock = _Clock(self.position.seconds)
+        self._clock = Clock(self.position.seconds)
         with self._stop:
             while not self.position.finished:
                 self._train_epoch()
@@ -145,7 +100,7 @@ class Trainer:
             position.loss_sum += loss * len(inputs)
             position.seconds = self._clock.seconds
             self._clock.tokens += inputs.numel()
-            self.watcher.stepped(self._step_report(loss))
+            self.watcher.stepped(self._step_report())
             due = time.monotonic() - self._last_checkpoint > 60 * experiment.checkpoint_every
             # Not between the last update and the rewiring, which may go by gradients that no checkpoint holds.
             if (due or self._stop.requested) and not self._at_end_of_epoch:
@@ -180,8 +135,9 @@ class Trainer:
                 loss = loss + activation_penalty(penalised, experiment.ar)
             if experiment.tar:
                 loss = loss + temporal_activation_penalty(encoded.raw, experiment.tar)
-            if isinstance(self.sparsifier, IntrinsicStructure):
-                loss = loss + self.sparsifier.penalty()
+            penalty = self.sparsifier.penalty()
+            if penalty is not None:
+                loss = loss + penalty
             (loss / parts).backward()  # type: ignore[no-untyped-call]
             self._states[index] = detach(encoded.state)
         if not math.isfinite(total):
@@ -196,26 +152,13 @@ class Trainer:
 
     def _end_epoch(self) -> None:
         position, experiment = self.position, self.experiment
+        averaging, learning_rate = self._averaging, self.learning_rate.value
         epoch = position.epoch + 1
-        with self._averages():
-            if isinstance(self.sparsifier, IntrinsicStructure):
-                self.sparsifier.apply_threshold()  # no step has done so to averages
-            valid_loss = evaluate(
-                self.model, self.corpus.valid, batch_size=experiment.valid_batch_size, window=experiment.window
-            )
-            if not math.isfinite(valid_loss):
-                raise self._diverged(f"the validation loss became {valid_loss} after epoch {epoch}")
-            large = large_weights(self.sparsifier)
-            best = valid_loss < position.best_valid_loss
-            if best:
-                position.best_valid_loss, position.best_epoch = valid_loss, epoch
-                self._save_model()
-        averaging = self._averaging
-        learning_rate = self.learning_rate.value
+        valid_loss, large = self._validate(epoch)
         if isinstance(self.optimizer, (SNTASGD, NTASGD)) and self.optimizer.observe(valid_loss):
             self.watcher.noted(f"averaging starts after epoch {epoch}")
         self.learning_rate.validated(epoch, valid_loss)
-        rewired = self._rewire()
+        self._rewire()
         if epoch in experiment.restart_at and isinstance(self.optimizer, (SNTASGD, NTASGD)):
             self.optimizer.restart()
         train_loss = position.loss_sum / (len(self.rows) - 1)
@@ -231,11 +174,11 @@ class Trainer:
             epochs=experiment.epochs,
             train_loss=train_loss,
             valid_loss=valid_loss,
-            best=best,
+            best=position.best_epoch == epoch,
             averaging=averaging,
             learning_rate=learning_rate,
-            rewired=rewired,
-            active_weights=self.sparsifier.active_weights,
+            rewired=self.sparsifier.rewired,
+            active_weights=self._existing_weights,
             seconds=position.seconds,
             seconds_left=self._seconds_left(),
         )
@@ -245,17 +188,35 @@ class Trainer:
         if self._stop.requested and not position.finished:
             raise Interrupted
 
-    def _rewire(self) -> float:
-        """Rewire at the end of an epoch, if that is when this experiment does; the fraction rewired."""
-        rate = 0.0
+    def _validate(self, epoch: int) -> tuple[float, dict[str, int]]:
+        """The validation loss on what is evaluated, averages if there are any, kept as a model if it is the best.
+
+        Also the numbers of large weights in what is evaluated.
+        """
+        position, experiment = self.position, self.experiment
+        with self._averages(), self.sparsifier.evaluated():
+            loss = evaluate(
+                self.model, self.corpus.valid, batch_size=experiment.valid_batch_size, window=experiment.window
+            )
+            if not math.isfinite(loss):
+                raise self._diverged(f"the validation loss became {loss} after epoch {epoch}")
+            if self.sparsifier.settled and not position.settled:
+                # Networks that are not yet as sparse as promised do not compete with those that are.
+                position.settled, position.best_valid_loss = True, math.inf
+            if loss < position.best_valid_loss:
+                position.best_valid_loss, position.best_epoch = loss, epoch
+                position.best = describe(self.sparsifier)
+                save_tensors(self.folder.model, weights_of(self.model), {"epoch": str(epoch)})
+            return loss, large_weights(self.sparsifier)
+
+    def _rewire(self) -> None:
+        """Rewire at the end of an epoch, if that is when this experiment does; the number of weights is as promised."""
         if self.experiment.rewire_every is None:
-            rate = self.sparsifier.prune_rate
             self.sparsifier.update()
         count, promised = self.sparsifier.active_weights, self.sparsifier.promised_weights
         if count != promised:
             raise RuntimeError(f"the network has {count} weights after rewiring, its budget is {promised}")
         self._existing_weights = count
-        return rate
 
     # Averages
 
@@ -270,14 +231,14 @@ class Trainer:
 
     # Reports and records
 
-    def _step_report(self, loss: float) -> StepReport:
+    def _step_report(self) -> StepReport:
         position = self.position
         return StepReport(
             epoch=position.epoch + 1,
             epochs=self.experiment.epochs,
             row=position.row,
             rows=len(self.rows) - 1,
-            loss=position.loss_sum / position.row if position.row else loss,
+            loss=position.loss_sum / position.row,
             tokens_per_second=self._clock.rate(),
             seconds_left=self._seconds_left(),
             active_weights=self._existing_weights,
@@ -289,7 +250,6 @@ class Trainer:
         return self.position.seconds * (rows_in_all - rows_done) / max(rows_done, 1)
 
     def _record(self, report: EpochReport, large: dict[str, int]) -> None:
-        densities = gate_densities(self.sparsifier)
         record = {
             "epoch": report.epoch,
             "step": self.position.step,
@@ -304,7 +264,7 @@ class Trainer:
             "total_weights": self.sparsifier.total_weights,
             "seconds": report.seconds,
             "weights_above_0.1": large,
-            "density": densities,
+            "density": gate_densities(self.sparsifier),
         }
         self.folder.metrics.append(record)
         self._events.scalars(event_scalars(record), self.position.step)
@@ -319,24 +279,20 @@ class Trainer:
 
     # Saving and continuing
 
-    def _save_model(self) -> None:
-        save_tensors(self.folder.model, weights_of(self.model), {"epoch": str(self.position.epoch + 1)})
-
     def save_checkpoint(self) -> None:
         """Write down everything that is needed to continue from here."""
-        self.folder.checkpoints.save(
-            {
-                "position": asdict(self.position),
-                "model": weights_of(self.model),
-                "sparsifier": self.sparsifier.state_dict(),
-                "optimizer": self.optimizer.state_dict(),
-                "learning_rate": self.learning_rate.state_dict(),
-                "states": [list(state) for state in self._states],
-                "random": self._random_state(),
-                "threads": torch.get_num_threads(),
-            },
-            step=self.position.step,
-        )
+        state: dict[str, Any] = {
+            "position": asdict(self.position),
+            "model": weights_of(self.model),
+            "sparsifier": self.sparsifier.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "learning_rate": self.learning_rate.state_dict(),
+            "states": [list(state) for state in self._states],
+            "random": random_state(self.experiment.device),
+            "window_lengths": self._window_lengths.get_state(),
+            "threads": torch.get_num_threads(),
+        }
+        self.folder.checkpoints.save(state, step=self.position.step)
         self._last_checkpoint = time.monotonic()
 
     def load_checkpoint(self) -> None:
@@ -358,16 +314,7 @@ class Trainer:
         self.position = Position(**state["position"])
         device = self.experiment.device
         self._states = [tuple(tensor.to(device) for tensor in tensors) for tensors in state["states"]]
-        self._restore_random(state["random"])
+        self._window_lengths.set_state(state["window_lengths"])
+        restore_random_state(state["random"], device)
         self.folder.metrics.truncate_after(self.position.step)
         self._events = EventLog(self.folder.events, resumed_at=self.position.step)
-
-    def _random_state(self) -> dict[str, Any]:
-        cuda = torch.cuda.get_rng_state(self.experiment.device) if self.experiment.device != "cpu" else None
-        return {"torch": torch.get_rng_state(), "cuda": cuda, "windows": self._window_lengths.get_state()}
-
-    def _restore_random(self, state: dict[str, Any]) -> None:
-        torch.set_rng_state(state["torch"])
-        if state["cuda"] is not None:
-            torch.cuda.set_rng_state(state["cuda"], self.experiment.device)
-        self._window_lengths.set_state(state["windows"])

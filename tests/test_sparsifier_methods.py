@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from selfish_rnn import METHODS, RIGL, SNTASGD, Sparsifier
+from selfish_rnn import METHODS, RIGL, SELFISH, SNFS, SNTASGD, Method, Sparsifier
 from selfish_rnn.topology.schedules import gradual_sparsity
 from sparse_cases import Classifier, assert_inside_masks, backward, masks, train
 
@@ -87,7 +87,7 @@ def test_methods_with_a_sparse_backward_never_touch_a_dense_gradient(name: str, 
         optimizer.zero_grad()
         with sparsifier.dense_gradients():
             backward(model)
-        assert not sparsifier._dense_gradients
+        assert sparsifier._signals.collected == 0
         for weight in sparsifier.weights:
             assert not weight.parameter.grad[weight.mask == 0].any()
         optimizer.step()
@@ -103,16 +103,16 @@ def test_rigl_collects_dense_gradients_only_where_asked() -> None:
     sparsifier = Sparsifier(model, sparsity=0.6, method=RIGL, prune_rate=0.5, updates=3)
     optimizer = OPTIMIZERS["sgd"](model.parameters())
     train(model, optimizer, steps=2)
-    assert not sparsifier._dense_gradients
+    assert sparsifier._signals.collected == 0
     optimizer.zero_grad()
     with sparsifier.dense_gradients():
         backward(model)
-    assert len(sparsifier._dense_gradients) == len(sparsifier.weights)
+    assert sparsifier._signals.collected == len(sparsifier.weights)
     for weight in sparsifier.weights:  # what the optimizer and the clipping see is sparse all the same
         assert not weight.parameter.grad[weight.mask == 0].any()
     optimizer.step()
     sparsifier.update()
-    assert not sparsifier._dense_gradients
+    assert sparsifier._signals.collected == 0
 
 
 def test_rigl_every_few_steps_collects_by_itself_at_those_steps() -> None:
@@ -122,7 +122,7 @@ def test_rigl_every_few_steps_collects_by_itself_at_those_steps() -> None:
     for step in range(6):
         optimizer.zero_grad()
         backward(model, step)
-        assert bool(sparsifier._dense_gradients) == (step % 3 == 2)
+        assert bool(sparsifier._signals.collected) == (step % 3 == 2)
         optimizer.step()
     assert sparsifier.updates_done == 2
 
@@ -172,19 +172,114 @@ def test_snfs_keeps_the_momentum_of_weights_that_do_not_exist(optimizer_name: st
     assert_inside_masks(sparsifier)
 
 
-def test_gmp_follows_its_schedule_and_never_grows() -> None:
-    model = Classifier()
-    sparsifier = Sparsifier(model, sparsity=0.8, method="gmp", updates=10)
+@settings(max_examples=25)
+@given(sparsity=st.sampled_from([0.0, 0.3, 0.67, 0.8, 0.9, 0.97]), updates=st.integers(1, 40), seed=st.integers(0, 99))
+def test_gmp_follows_its_schedule_and_never_grows(sparsity: float, updates: int, seed: int) -> None:
+    model = Classifier(seed)
+    sparsifier = Sparsifier(model, sparsity=sparsity, method="gmp", updates=updates)
     optimizer = OPTIMIZERS["adam"](model.parameters())
     assert sparsifier.active_weights == sparsifier.total_weights
-    for number in range(10):
+    for number in range(updates):
         before = masks(sparsifier)
-        epoch(sparsifier, model, optimizer, number)
-        expected = round((1 - gradual_sparsity((number + 1) / 10, 0.8)) * sparsifier.total_weights)
-        assert sparsifier.active_weights == expected == sparsifier.promised_weights
+        if number % 10 == 0:
+            epoch(sparsifier, model, optimizer, number)
+        else:
+            sparsifier.update()
+        expected = (1 - gradual_sparsity((number + 1) / updates, sparsity)) * sparsifier.total_weights
+        assert sparsifier.active_weights == sparsifier.promised_weights
+        assert abs(sparsifier.active_weights - expected) <= len(sparsifier.weights)  # each matrix rounds
         assert all(bool((new <= old).all()) for old, new in zip(before, masks(sparsifier), strict=True))
         assert_inside_masks(sparsifier)
-    assert sparsifier.active_weights == round(0.2 * sparsifier.total_weights)
+    assert sparsifier.settled
+    assert sparsifier.active_weights == round((1 - sparsity) * sparsifier.total_weights)
+
+
+def test_gmp_is_settled_only_at_its_final_sparsity() -> None:
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.8, method="gmp", updates=10)
+    settled = []
+    for _ in range(10):
+        settled.append(sparsifier.settled)
+        sparsifier.update()
+    assert not any(settled[:7])
+    assert settled[9]
+
+
+@pytest.mark.parametrize(
+    ("method", "parts", "message"),
+    [
+        ("selfish", {"growth": None}, "only prunes: allocation must be dense"),
+        ("gmp", {"allocation": "uniform"}, "only prunes: allocation must be dense"),
+        ("gmp", {"removal": "signed"}, "removal magnitude"),
+        ("gmp", {"pool": "gate"}, "pool matrix"),
+        ("dsr", {"pool": "gate"}, "pool must be network"),
+        ("snfs", {"pool": "gate"}, "pool must be matrix"),
+        ("snfs", {"growth": "gradient"}, "use growth momentum"),
+    ],
+)
+def test_parts_that_do_not_go_together_are_refused(method: str, parts: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        METHODS[method].replace(**parts)
+
+
+@pytest.mark.parametrize("optimizer_name", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize(
+    "method", [SNFS.replace(growth="random"), SELFISH.replace(redistribution="layers-by-momentum")]
+)
+def test_shares_by_momentum_need_no_growth_by_momentum(method: Method, optimizer_name: str) -> None:
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.6, method=method, prune_rate=0.5, updates=4)
+    optimizer = OPTIMIZERS[optimizer_name](model.parameters())
+    count = sparsifier.active_weights
+    for number in range(3):
+        epoch(sparsifier, model, optimizer, number)
+        assert sparsifier.active_weights == count
+
+
+def test_snfs_goes_by_whatever_momentum_there_is() -> None:
+    """Adamax has no second moment; without its first one the first rows would fill up."""
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.6, method="snfs", prune_rate=0.5, updates=4)
+    optimizer = torch.optim.Adamax(model.parameters(), lr=0.01)
+    sparsifier.watch(optimizer)
+    epoch(sparsifier, model, optimizer)
+    weight = next(weight for weight in sparsifier.weights if weight.name == "rnn.weight_hh_l0")
+    assert max(weight.topology.gate_densities().values()) < 0.8
+
+
+def test_snfs_before_any_step_is_a_clear_error() -> None:
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.6, method="snfs", prune_rate=0.5, updates=4)
+    optimizer = OPTIMIZERS["adam"](model.parameters())
+    sparsifier.watch(optimizer)
+    with pytest.raises(RuntimeError, match="has made no step yet"):
+        sparsifier.update()
+
+
+def test_rewired_tells_the_fraction_that_went() -> None:
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.6, prune_rate=0.5, updates=2)
+    sparsifier.update()
+    assert sparsifier.rewired == pytest.approx(0.25, abs=0.01)
+    sparsifier.update()
+    assert sparsifier.rewired == 0
+
+
+def test_two_optimizers_count_an_iteration_once() -> None:
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.6, prune_rate=0.5, updates=4, update_every=2)
+    first = torch.optim.SGD(model.rnn.parameters(), lr=0.1)
+    second = torch.optim.SGD([*model.embedding.parameters(), *model.decoder.parameters()], lr=0.1)
+    for step in range(4):
+        backward(model, step)
+        first.step()
+        second.step()
+        assert sparsifier.updates_done == (step + 1) // 2
+
+
+def test_small_dense_is_another_model() -> None:
+    with pytest.raises(ValueError, match="make it smaller"):
+        Sparsifier(Classifier(), sparsity=0.5, method="small-dense")
 
 
 def test_dense_leaves_the_network_alone() -> None:

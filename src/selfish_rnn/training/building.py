@@ -1,0 +1,51 @@
+"""The parts of an experiment: its model, what keeps it sparse, and a look at both before training starts."""
+
+from __future__ import annotations
+
+import torch
+
+from selfish_rnn.corpora import Corpus
+from selfish_rnn.intrinsic import IntrinsicStructure
+from selfish_rnn.models import MODELS, LanguageModel
+from selfish_rnn.sparsifier import Sparsifier
+from selfish_rnn.topology.methods import GROUP_LASSO
+from selfish_rnn.training.settings import Experiment
+from selfish_rnn.training.windows import batched
+
+
+def build_model(experiment: Experiment, vocabulary: int) -> LanguageModel:
+    """The language model the experiment describes, on its device, with weights drawn from the experiment's seed."""
+    torch.manual_seed(experiment.seed)
+    options = experiment.model.model_dump(exclude={"name"})
+    return MODELS[experiment.model.name](vocabulary, **options).to(experiment.device)
+
+
+def build_sparsifier(experiment: Experiment, model: LanguageModel, rewirings: int) -> Sparsifier | IntrinsicStructure:
+    """What keeps the model sparse as the experiment's method says, over a run of so many rewirings."""
+    method = experiment.method.build()
+    if method.removal == GROUP_LASSO:
+        return IntrinsicStructure(model, strength=experiment.method.strength)
+    return Sparsifier(
+        model,
+        sparsity=experiment.sparsity,
+        method=method,
+        prune_rate=experiment.prune_rate,
+        updates=rewirings,
+        schedule=experiment.prune_schedule,
+        update_every=experiment.rewire_every,
+        exclude=model.dense_parameters,
+        rescale=experiment.rescale,
+        seed=experiment.seed,
+    )
+
+
+def check_before_training(experiment: Experiment, corpus: Corpus) -> None:
+    """Find what would stop the run later: a text too short for its batches, settings that do not fit together."""
+    batched(corpus.train, experiment.batch_size, "batch_size")
+    batched(corpus.valid, experiment.valid_batch_size, "valid_batch_size")
+    batched(corpus.test, experiment.test_batch_size, "test_batch_size")
+    with torch.device("meta"):  # takes neither time nor memory
+        options = experiment.model.model_dump(exclude={"name"})
+        model = MODELS[experiment.model.name](len(corpus.vocabulary), **options)
+    if experiment.method.removal == GROUP_LASSO:
+        model.unit_layers()
