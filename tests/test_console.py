@@ -48,11 +48,11 @@ def test_durations_as_a_person_says_them(seconds: float, text: str):
 
 def test_an_epoch_is_one_line():
     assert epoch_line(EPOCH) == (
-        "epoch  2/12  train perplexity     7.39  valid perplexity    20.09  1,234,567 weights  1 min 01 s, 10 min 00 s left  "
-        "averaged, rewired 45.7 %, best so far"
+        "epoch  2/12  train perplexity     7.39  valid perplexity    20.09  1,234,567 weights  "
+        "1 min 01 s, 10 min 00 s left  averaged, rewired 45.7 %, best so far"
     )
     quiet = dataclasses.replace(EPOCH, averaging=False, rewired=0.0, best=False, valid_loss=9999.0)
-    assert epoch_line(quiet).endswith("valid perplexity      inf  1,234,567 weights  1 min 01 s")
+    assert epoch_line(quiet).endswith("valid perplexity      inf  1,234,567 weights  1 min 01 s, 10 min 00 s left")
 
 
 def test_the_plain_log_tells_of_epochs_and_of_long_ones_inside(monkeypatch: pytest.MonkeyPatch):
