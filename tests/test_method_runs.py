@@ -9,6 +9,7 @@ import pytest
 
 from selfish_rnn import METHODS
 from selfish_rnn.experiments.running import Run
+from selfish_rnn.training.checkpoints import load_tensors
 from selfish_rnn.training.interruption import Interrupted
 from tiny_runs import UPDATES_PER_EPOCH, Recorder, result_of, tiny_experiment, tiny_trainer, trained
 
@@ -96,3 +97,23 @@ def test_small_dense_has_as_many_parameters_as_the_sparse_network(texts: Path, t
     count = sum(parameter.numel() for parameter in dense.model.parameters())
     assert dense.sparsifier.active_weights == dense.sparsifier.total_weights
     assert abs(count - target) / target < 0.05
+
+
+@pytest.mark.parametrize(("method", "optimizer"), [("gmp", "adam"), ("gmp", "snt-asgd"), ("iss", "snt-asgd")])
+def test_the_summary_counts_the_weights_of_the_model_it_measured(
+    method: str, optimizer: str, texts: Path, tmp_path: Path
+) -> None:
+    """Of a method that prunes, a network that is not yet sparse must not pass for the result."""
+    changes = {"method": method, "optimizer": OPTIMIZERS[optimizer], "epochs": 12, "sparsity": 0.9}
+    run = Run.start(tiny_experiment(texts, **changes), tmp_path / "run")
+    trainer = run.trainer()
+    summary = run.execute(trainer)
+    tensors, _ = load_tensors(run.folder.model)
+    count = sum(int(tensors[weight.name].count_nonzero()) for weight in trainer.sparsifier.weights)
+    if method == "gmp":
+        assert summary["active_weights"] == trainer.sparsifier.promised_weights
+        assert summary["best_epoch"] > 9  # when the network is as sparse as it is to be
+        assert count <= summary["active_weights"]
+    else:
+        assert count == summary["active_weights"]
+        assert set(summary["live_units"]) == {"layer_0", "layer_1"}
