@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -57,7 +58,7 @@ class UnitLayer:
     biases: tuple[UnitPart, ...] = ()
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(nn.Module, abc.ABC):
     """A recurrent language model: ``encode`` runs the recurrent layers, ``logits`` and ``loss`` read out.
 
     Tokens are time x batch. A model defines :meth:`encode`, :meth:`initial_state` and :meth:`logits`; one
@@ -70,17 +71,17 @@ class LanguageModel(nn.Module):
     dense_parameters: ClassVar[tuple[str, ...]] = ()
     """Name patterns (as in :mod:`fnmatch`) of the weights that stay dense although their module is known."""
 
+    @abc.abstractmethod
     def initial_state(self, batch_size: int) -> State:
         """The zero state in which every epoch and every evaluation starts."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def encode(self, tokens: Tensor, state: State) -> Encoded:
         """Run the recurrent layers over a window."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def logits(self, output: Tensor) -> Tensor:
         """Scores of every word (… x vocabulary): log-probabilities up to a constant per position."""
-        raise NotImplementedError
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Mean negative log-probability of ``targets``."""

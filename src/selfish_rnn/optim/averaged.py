@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -28,7 +29,7 @@ def average_(average: Tensor, age: Tensor, weight: Tensor) -> None:
     average.add_((weight - average).div_(divisor))
 
 
-class _TriggeredASGD(Optimizer):
+class _TriggeredASGD(Optimizer, abc.ABC):
     """What SNT-ASGD and NT-ASGD share: everything but the shape of the age."""
 
     def __init__(self, params: ParamsT, lr: float, weight_decay: float = 0.0, nonmono: int = 5) -> None:
@@ -43,8 +44,9 @@ class _TriggeredASGD(Optimizer):
         self.averages_swapped_in = False
 
     @staticmethod
+    @abc.abstractmethod
     def _new_age(parameter: Tensor) -> Tensor:
-        raise NotImplementedError
+        """The age of a parameter's average before its first iterate: 0, for every weight or for all of them."""
 
     @property
     def averaging(self) -> bool:
