@@ -88,8 +88,8 @@ def test_training_tells_its_story(finished: tuple[Path, Said]):
         f"valid perplexity {summary['valid_perplexity']:.2f}",
         f"unigram perplexity {summary['unigram_perplexity']:.2f}",
         f"weights {summary['active_weights']:,}",
-        "sparsity per gate",
-        "matrix input forget candidate output",
+        "sparsity, %",
+        "matrix all input forget candidate output",
         f"The run is in {run}.",
         "What to try next:",
         f"selfish-rnn generate {run} --prompt",
@@ -126,7 +126,7 @@ def test_evaluation_repeats_the_summary(finished: tuple[Path, Said]):
     said = selfish_rnn("evaluate", finished[0])
     assert said == Said(
         0,
-        f"valid perplexity {summary['valid_perplexity']:.2f}\ntest perplexity {summary['test_perplexity']:.2f}\n",
+        "".join(f"{kind} perplexity {summary[f'{kind}_perplexity']:.2f}\n" for kind in ("valid", "test", "unigram")),
         "",
     )
 
@@ -197,8 +197,8 @@ def test_ctrl_c_before_training_is_no_traceback(monkeypatch: pytest.MonkeyPatch)
     [
         (["quikstart"], "unknown preset 'quikstart' (did you mean 'quickstart'?); known are "),
         (["sparsty=0.5"], "unknown key 'sparsty' (did you mean 'sparsity'?)"),
-        (["optimizer.lrr=0.5"], "unknown key 'optimizer.lrr' (did you mean 'lr'?)"),
-        (["model.hiden=8"], "unknown key 'model.hiden' (did you mean 'hidden'?)"),
+        (["optimizer.lrr=0.5"], "unknown key 'optimizer.lrr' (did you mean 'optimizer.lr'?)"),
+        (["model.hiden=8"], "unknown key 'model.hiden' (did you mean 'model.hidden'?)"),
         (["sparsity=1.2"], "sparsity: must be less than 1, got 1.2"),
         (["sparsity=0.5", "quickstart"], "'quickstart' is not a setting; write key=value"),
         (["model=[stacked-lstm]"], "model: unknown model ['stacked-lstm']"),

@@ -21,7 +21,7 @@ STEP = StepReport(
 )
 EPOCH = EpochReport(
     epoch=2, epochs=12, train_loss=2.0, valid_loss=3.0, best=True, averaging=True, learning_rate=40.0, rewired=0.4567,
-    active_weights=1234567, seconds=61, seconds_left=600,
+    pruned=0.0, active_weights=1234567, seconds=61, seconds_left=600,
 )  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def test_durations_as_a_person_says_them(seconds: float, text: str):
 def test_an_epoch_is_one_line():
     assert epoch_line(EPOCH) == (
         "epoch  2/12  train perplexity     7.39  valid perplexity    20.09  1,234,567 weights  "
-        "1 min 01 s, 10 min 00 s left  averaged, rewired 45.7 %, best so far"
+        "1 min 01 s, 10 min 00 s left  averaged, then rewired 45.7 %, best so far"
     )
     quiet = dataclasses.replace(EPOCH, averaging=False, rewired=0.0, best=False, valid_loss=9999.0)
     assert epoch_line(quiet).endswith("valid perplexity      inf  1,234,567 weights  1 min 01 s, 10 min 00 s left")
@@ -105,7 +105,7 @@ def test_the_start_names_what_is_trained_whatever_its_name(texts: Path):
 SUMMARY: dict[str, Any] = {
     "test_perplexity": 123.456, "valid_perplexity": 130.2, "unigram_perplexity": 400.0, "best_epoch": 7,
     "active_weights": 330_000, "total_weights": 1_000_000, "sparsity": 0.67, "active_parameters": 331_000,
-    "total_parameters": 1_001_000, "seconds": 95.0, "updates": 4200,
+    "total_parameters": 1_001_000, "seconds": 95.0, "steps": 4200,
     "density": {
         "embedding.weight": {"all": 0.33, "unit": 0.33},
         "rnn.weight_hh_l0": {"input": 0.25, "forget": 0.4, "all": 0.33},
@@ -118,19 +118,20 @@ def test_the_outcome_has_perplexities_weights_gates_and_the_folder():
     show_outcome(console, SUMMARY, Path("runs/[x]-1"))
     text = file.getvalue()
     squeezed = [" ".join(line.split()) for line in text.splitlines()]
-    assert "test perplexity 123.46 0.31 of the unigram perplexity" in squeezed
+    assert "test perplexity 123.46 0.31 times the unigram perplexity" in squeezed
     assert "valid perplexity 130.20 best at epoch 7" in squeezed
     assert any(line.startswith("unigram perplexity 400.00") for line in squeezed)
     assert any(line.startswith("weights 330,000 of 1,000,000") and "67.0 %" in line for line in squeezed)
     assert any(line.startswith("parameters 331,000 of 1,001,000") for line in squeezed)
-    assert "time 1 min 35 s 4,200 updates" in squeezed
-    assert "matrix input forget" in squeezed
-    assert "rnn.weight_hh_l0 75.0 60.0" in squeezed
-    assert "embedding.weight" not in text
+    assert "time 1 min 35 s 4,200 steps" in squeezed
+    assert "matrix all input forget" in squeezed
+    assert "rnn.weight_hh_l0 67.0 75.0 60.0" in squeezed
+    assert "embedding.weight 67.0" in squeezed
     assert "The run is in runs/[x]-1." in squeezed
 
 
-def test_a_network_without_gates_has_no_table_of_them():
+def test_a_network_without_gates_has_no_columns_for_them():
     console, file = paper()
     show_outcome(console, {**SUMMARY, "density": {"rnn.weight_hh_l0": {"unit": 0.3, "all": 0.3}}}, Path("run"))
-    assert "per gate" not in file.getvalue()
+    assert "rnn.weight_hh_l0 70.0" in [" ".join(line.split()) for line in file.getvalue().splitlines()]
+    assert "unit " not in file.getvalue()

@@ -48,7 +48,8 @@ def test_every_method_runs_and_resumes_with_every_optimizer(
     trainer = tiny_trainer(texts, tmp_path / "whole", whole, **changes)
     trainer.run()
     assert len(whole.epochs) == 3
-    assert whole.epochs[-1].active_weights == trainer.sparsifier.promised_weights
+    if method != "iss":  # which promises nothing
+        assert whole.epochs[-1].active_weights == trainer.sparsifier.promised_weights
     run_in_parts(texts, tmp_path / "parts", UPDATES_PER_EPOCH + 4, **changes)
     assert result_of(tmp_path / "parts") == result_of(tmp_path / "whole")
 

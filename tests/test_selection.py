@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import nn
 
+from selfish_rnn.cells import register_cell
 from selfish_rnn.selection import Selector, choose_weights
 from selfish_rnn.topology import GateLayout
 
@@ -108,3 +111,23 @@ def test_vectors_are_never_chosen() -> None:
     model = nn.Sequential(nn.LayerNorm(3), nn.Linear(3, 1))
     model.register_parameter("scale", nn.Parameter(torch.ones(3)))
     assert names(model, ["*"]) == ["1.weight"]
+
+
+def test_one_selector_needs_no_list_and_a_module_stands_for_what_it_holds() -> None:
+    model = nn.Sequential(OrderedDict(a=nn.Linear(2, 2), b=nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))))
+    assert [name for name, _, _ in choose_weights(model, "b", ())] == ["b.0.weight", "b.1.weight"]
+    assert [name for name, _, _ in choose_weights(model, None, "b.0")] == ["a.weight", "b.1.weight"]
+    assert len(list(choose_weights(model, nn.Linear, "a.*"))) == 2
+    with pytest.raises(ValueError, match=r"matches c; there are a\.weight, b\.0\.weight, b\.1\.weight"):
+        choose_weights(model, "c", ())
+    with pytest.raises(TypeError, match="not by 5"):
+        choose_weights(model, [5], ())  # type: ignore[list-item]
+
+
+def test_a_registration_that_names_no_parameter_is_an_error() -> None:
+    class Cell(nn.Module):
+        pass
+
+    register_cell(Cell, lambda cell: {"nope": GateLayout.single(2)})
+    with pytest.raises(ValueError, match="Cell has no parameter 'nope'"):
+        choose_weights(nn.Sequential(Cell(), nn.Linear(2, 2)), None, ())

@@ -205,13 +205,14 @@ def test_repr_and_summary_can_be_read() -> None:
     assert repr(sparsifier) == (
         "Sparsifier(method='selfish', sparsity=0.5, matrices=5, weights=235 of 470, updates_done=0)"
     )
-    header, *rows, total = sparsifier.summary().splitlines()
+    header, *rows, total, dense = sparsifier.summary().splitlines()
     assert header.split() == ["matrix", "shape", "weights", "density", "gates"]
     assert [row.split()[0] for row in rows] == [weight.name for weight in sparsifier.weights]
     assert "20 x 6" in rows[0]
     assert all(gate in rows[0] for gate in ("input", "forget", "candidate", "output"))
     assert rows[-1].endswith("%")  # no gates, and no blanks in their place
     assert total.split() == ["all", "235", "50.0", "%"]
+    assert dense == "left dense: embedding.weight (60)"
 
 
 @pytest.mark.parametrize(

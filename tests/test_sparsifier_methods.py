@@ -185,7 +185,8 @@ def test_gmp_follows_its_schedule_and_never_grows(sparsity: float, updates: int,
             epoch(sparsifier, model, optimizer, number)
         else:
             sparsifier.update()
-        expected = (1 - gradual_sparsity((number + 1) / updates, sparsity)) * sparsifier.total_weights
+        progress = min((number + 1) / max(updates - 1, 1), 1.0)  # done before the last evaluation
+        expected = (1 - gradual_sparsity(progress, sparsity)) * sparsifier.total_weights
         assert sparsifier.active_weights == sparsifier.promised_weights
         assert abs(sparsifier.active_weights - expected) <= len(sparsifier.weights)  # each matrix rounds
         assert all(bool((new <= old).all()) for old, new in zip(before, masks(sparsifier), strict=True))
@@ -317,3 +318,20 @@ def test_the_state_of_a_method_is_saved() -> None:
             epoch(sparsifier, model, optimizer, number)
         futures.append(masks(sparsifier))
     assert all(torch.equal(a, b) for a, b in zip(*futures, strict=True))
+
+
+def test_snfs_has_dense_gradients_from_the_first_step() -> None:
+    """The optimizer is not known before its first step, and its momentum starts with that step's gradient."""
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.6, method="snfs", prune_rate=0.5, updates=3)
+    optimizer = OPTIMIZERS["momentum"](model.parameters())
+    train(model, optimizer, steps=1)
+    weight = sparsifier.weights[-1]
+    assert optimizer.state[weight.parameter]["momentum_buffer"][weight.mask == 0].any()
+    assert_inside_masks(sparsifier)
+
+
+def test_rewiring_by_itself_and_by_hand_do_not_mix() -> None:
+    sparsifier = Sparsifier(Classifier(), sparsity=0.6, updates=3, update_every=2)
+    with pytest.raises(RuntimeError, match="happens by itself every 2 steps"):
+        sparsifier.update()

@@ -104,7 +104,7 @@ def result_of(run: Path) -> dict[str, Any]:
     """Everything a finished run leaves that must not depend on how often it was interrupted."""
     folder = RunFolder(run)
     state = folder.checkpoints.load().state
-    del state["position"]["seconds"]
+    del state["position"]["seconds"], state["experiment"]["checkpoint_every"]
     records = folder.metrics.read()
     summary = json.loads(folder.summary.read_text()) if folder.summary.exists() else {"seconds": 0.0}
     for timed in (*records, summary):

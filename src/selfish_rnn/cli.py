@@ -32,6 +32,23 @@ RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a ru
 DeviceOption = Annotated[str | None, typer.Option(help="cpu or cuda (default: what the settings say).")]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from selfish_rnn import __version__
+
+        console.print(f"selfish-rnn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Train recurrent networks that are sparse from the first step to the last."""
+
+
 @app.command()
 def train(
     words: Annotated[
@@ -53,18 +70,18 @@ def train(
     from selfish_rnn.experiments.running import Run
     from selfish_rnn.training.run_folder import RunFolder
 
-    words = list(words or [])
-    preset = words.pop(0) if words and "=" not in words[0] else "quickstart"
+    preset, assignments = _preset_and_assignments(words)
     settings, _ = read_preset(preset)
     name = preset
     source = f"preset {preset}"
     if config is not None:
         settings = with_settings(settings, read_config(config))
-        name, source = config.stem, str(config)
+        # The configuration of a run is named after the run.
+        name, source = config.resolve().parent.name if config.name == "config.yaml" else config.stem, str(config)
     if device is not None:
-        words.append(f"device={device}")
-    if words:
-        settings = with_assignments(settings, words)
+        assignments.append(f"device={device}")
+    if assignments:
+        settings = with_assignments(settings, assignments)
         source = "settings"
     experiment = build_experiment(settings, source)
     path = run or RunFolder.free_name(Path("runs"), name)
@@ -82,6 +99,7 @@ def resume(run: RunArgument, device: DeviceOption = None) -> None:
 @app.command()
 def evaluate(run: RunArgument, device: DeviceOption = None) -> None:
     """Measure the best model of a run on the validation and test text."""
+    from selfish_rnn.corpora import unigram_perplexity
     from selfish_rnn.experiments.running import Run
     from selfish_rnn.training.outcome import evaluate_splits
 
@@ -89,6 +107,7 @@ def evaluate(run: RunArgument, device: DeviceOption = None) -> None:
     corpus = opened.corpus()
     for name, value in evaluate_splits(opened.model(), opened.experiment, corpus).items():
         console.print(f"{name.replace('_', ' ')} {value:.2f}")
+    console.print(f"unigram perplexity {unigram_perplexity(corpus):.2f}")
 
 
 @app.command()
@@ -121,13 +140,24 @@ def presets() -> None:
 
 
 @app.command()
-def show(preset: Annotated[str, typer.Argument(metavar="PRESET")]) -> None:
+def show(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[PRESET] [KEY=VALUE]...", help="A preset and changes to it.")
+    ] = None,
+) -> None:
     """Print a preset with every setting, as a configuration file to start from."""
-    from selfish_rnn.experiments.presets import build_experiment, read_preset, to_yaml
+    from selfish_rnn.experiments.presets import build_experiment, explained_yaml, read_preset, with_assignments
 
+    preset, assignments = _preset_and_assignments(words)
     settings, about = read_preset(preset)
+    experiment = build_experiment(with_assignments(settings, assignments), "settings")
     console.print(f"# {about}", markup=False, soft_wrap=True)
-    console.print(to_yaml(build_experiment(settings, f"preset {preset}")), markup=False, soft_wrap=True, end="")
+    console.print(explained_yaml(experiment), markup=False, soft_wrap=True, end="")
+
+
+def _preset_and_assignments(words: list[str] | None) -> tuple[str, list[str]]:
+    given = list(words or [])
+    return (given.pop(0) if given and "=" not in given[0] else "quickstart"), given
 
 
 @app.command()
@@ -136,9 +166,9 @@ def methods() -> None:
     from selfish_rnn.topology import METHODS
 
     table = Table(box=None, padding=(0, 2, 0, 0))
-    headings = ("method", "start", "removal", "pool", "growth", "redistribution", "sparse backward", "own optimizer")
-    for heading in headings:
-        table.add_column(heading)
+    parts = ("allocation", "removal", "pool", "growth", "redistribution")
+    for heading in ("method", *parts, "sparse backward", "own optimizer"):
+        table.add_column(heading, overflow="fold")
     for method in METHODS.values():
         removal = (method.removal, method.pool) if method.removal else ("none", "")
         growth = (method.growth, method.redistribution) if method.rewires else ("none", "none")
@@ -151,6 +181,11 @@ def methods() -> None:
             "yes" if method.own_optimizer else "no",
         )
     console.print(table)
+    console.print(
+        "\nallocation: how the weights are divided over the matrices at the start; pool: among which weights the "
+        "smallest are looked for; sparse backward: nothing is computed for weights that do not exist; own optimizer: "
+        "comes with one (SNT-ASGD), though every method works with every optimizer."
+    )
     console.print("A part is replaced by name: selfish-rnn train method=rigl method.growth=random", soft_wrap=True)
 
 
@@ -165,6 +200,8 @@ def _execute(run: Run) -> None:
     watcher = watcher_for(console)
     with contextlib.ExitStack() as stack:
         trainer = run.trainer(watcher)
+        if trainer.position.finished:
+            console.print(f"The run in {path} is finished; this is what it came to.", markup=False, soft_wrap=True)
         show_start(console, run.experiment, trainer, path)
         if isinstance(watcher, contextlib.AbstractContextManager):
             stack.enter_context(watcher)
@@ -181,10 +218,9 @@ def _execute(run: Run) -> None:
     console.print("What to try next:")
     console.print(f"  selfish-rnn generate {quoted} --prompt 'the'", markup=False, soft_wrap=True)
     console.print(f"  tensorboard --logdir {quoted}", markup=False, soft_wrap=True)
+    other = "method=static   # without rewiring" if trainer.sparsifier.method.rewires else "method=selfish   # rewired"
     console.print(
-        f"  selfish-rnn train --config {shlex.quote(str(run.folder.config))} method=static   # without rewiring",
-        markup=False,
-        soft_wrap=True,
+        f"  selfish-rnn train --config {shlex.quote(str(run.folder.config))} {other}", markup=False, soft_wrap=True
     )
 
 

@@ -12,9 +12,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
+from selfish_rnn.topology import METHODS
+from selfish_rnn.topology.methods import known_parts
 from selfish_rnn.training.evaluation import perplexity
 from selfish_rnn.training.progress import EpochReport, StepReport, Watcher
 from selfish_rnn.training.settings import Experiment
+
+NARROW = 110
+"""Columns below which the live line is shortened."""
 
 LOG_SECONDS = 30.0
 """How often a plain log tells of the progress inside an epoch."""
@@ -36,7 +41,9 @@ def epoch_line(report: EpochReport) -> str:
     if report.averaging:
         notes.append("averaged")
     if report.rewired:
-        notes.append(f"rewired {100 * report.rewired:.1f} %")
+        notes.append(f"then rewired {100 * report.rewired:.1f} %")
+    if report.pruned:
+        notes.append(f"then pruned {100 * report.pruned:.1f} %")
     if report.best:
         notes.append("best so far")
     return (
@@ -48,11 +55,13 @@ def epoch_line(report: EpochReport) -> str:
     ).rstrip()
 
 
-def step_text(report: StepReport) -> str:
+def step_text(report: StepReport, narrow: bool = False) -> str:
+    """Where training stands; on a narrow terminal without what does not change."""
+    weights = "" if narrow else f"{report.active_weights:,} weights  "
+    word = "ppl" if narrow else "perplexity"
     return (
         f"{report.tokens_per_second:,.0f} tokens/s  loss {report.loss:.3f}  "
-        f"perplexity {perplexity(report.loss):.1f}  {report.active_weights:,} weights  "
-        f"{duration(report.seconds_left)} left"
+        f"{word} {perplexity(report.loss):.1f}  {weights}{duration(report.seconds_left)} left"
     )
 
 
@@ -85,7 +94,9 @@ class LiveProgress(PlainLog):
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._progress = Progress(
-            TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[text]}"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=8 if console.width < NARROW else 24),
+            TextColumn("{task.fields[text]}"),
             console=console, transient=True, refresh_per_second=4,
         )  # fmt: skip
         self._task: TaskID | None = None
@@ -98,7 +109,7 @@ class LiveProgress(PlainLog):
         self._progress.stop()
 
     def stepped(self, report: StepReport) -> None:
-        text = step_text(report)
+        text = step_text(report, narrow=self.console.width < NARROW)
         if self._task is None:
             self._task = self._progress.add_task("", total=report.rows, text=text)
         description = f"epoch {report.epoch}/{report.epochs}"
@@ -111,13 +122,22 @@ def show_start(console: Console, experiment: Experiment, watched: Any, folder: P
     console.print(f"[bold]{experiment.model.name}[/] on [bold]{escape(corpus.name)}[/]", highlight=False)
     console.print(
         f"{len(corpus.train):,} training tokens, {len(corpus.vocabulary):,} words; "
-        f"method {experiment.method.name}, optimizer {experiment.optimizer.name}; "
+        f"method {_method_text(experiment)}, optimizer {experiment.optimizer.name}; "
         f"{sparsifier.active_weights:,} of {sparsifier.total_weights:,} weights exist "
         f"(sparsity {100 * (1 - sparsifier.active_weights / sparsifier.total_weights):.0f} %)",
         highlight=False,
         soft_wrap=True,
     )
     console.print(f"run folder {folder}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _method_text(experiment: Experiment) -> str:
+    """The name of the method, and which of its parts were replaced."""
+    own = METHODS[experiment.method.name]
+    given = experiment.method.build()
+    parts = [part for part in known_parts() if getattr(given, part) != getattr(own, part)]
+    replaced = [f"{part}={getattr(given, part)}" for part in parts]
+    return f"{own.name} with {', '.join(replaced)}" if replaced else own.name
 
 
 def show_outcome(console: Console, summary: Mapping[str, Any], folder: Path) -> None:
@@ -129,7 +149,7 @@ def show_outcome(console: Console, summary: Mapping[str, Any], folder: Path) -> 
     table.add_column(style="dim")
     unigram = summary["unigram_perplexity"]
     test = summary["test_perplexity"]
-    table.add_row("test perplexity", f"[bold]{test:.2f}[/]", f"{test / unigram:.2f} of the unigram perplexity")
+    table.add_row("test perplexity", f"[bold]{test:.2f}[/]", f"{test / unigram:.2f} times the unigram perplexity")
     table.add_row("valid perplexity", f"{summary['valid_perplexity']:.2f}", f"best at epoch {summary['best_epoch']}")
     table.add_row("unigram perplexity", f"{unigram:.2f}", "of the test text, from word counts alone")
     table.add_row(
@@ -142,28 +162,24 @@ def show_outcome(console: Console, summary: Mapping[str, Any], folder: Path) -> 
         f"{summary['active_parameters']:,}",
         f"of {summary['total_parameters']:,}, with what is never made sparse (biases)",
     )
-    table.add_row("time", duration(summary["seconds"]), f"{summary['updates']:,} updates")
+    table.add_row("time", duration(summary["seconds"]), f"{summary['steps']:,} steps")
     console.print(table)
-    gates = {
-        name: {gate: density for gate, density in densities.items() if gate != "all"}
-        for name, densities in summary["density"].items()
-        if len(densities) > 2
-    }
-    if gates:
-        console.print()
-        console.print(_gate_table(gates))
+    console.print()
+    console.print(_sparsity_table(summary["density"]))
     console.print()
     console.print(f"The run is in {folder}.", highlight=False, markup=False, soft_wrap=True)
 
 
-def _gate_table(gates: Mapping[str, Mapping[str, float]]) -> Table:
-    names = list(dict.fromkeys(gate for densities in gates.values() for gate in densities))
-    table = Table(title="sparsity per gate, %", title_justify="left", box=None, padding=(0, 2, 0, 0))
+def _sparsity_table(densities: Mapping[str, Mapping[str, float]]) -> Table:
+    """Matrices as a whole and by gates."""
+    gated = [density for density in densities.values() if len(density) > 2]  # one gate is the whole matrix
+    gates = [gate for gate in dict.fromkeys(gate for density in gated for gate in density) if gate != "all"]
+    table = Table(title="sparsity, %", title_justify="left", box=None, padding=(0, 2, 0, 0))
     table.add_column("matrix")
-    for name in names:
-        table.add_column(name, justify="right")
-    for matrix, densities in gates.items():
-        cells = [f"{100 * (1 - densities[name]):.1f}" if name in densities else "" for name in names]
+    for heading in ("all", *gates):
+        table.add_column(heading, justify="right")
+    for matrix, density in densities.items():
+        cells = [f"{100 * (1 - density[gate]):.1f}" if gate in density else "" for gate in ("all", *gates)]
         table.add_row(matrix, *cells)
     return table
 

@@ -81,7 +81,7 @@ class IntrinsicStructure:
         self.method = METHODS["iss"]
         self.strength = strength
         self.threshold = threshold
-        self.layers = model.unit_layers()
+        self.layers = _language_model(model).unit_layers()
         grouped = {id(part.parameter) for layer in self.layers for part in layer.parts}
         chosen = list(choose_weights(model, None, model.dense_parameters))
         refuse_bound(model, {id(parameter): name for name, parameter, _ in chosen})
@@ -281,7 +281,7 @@ def shrink(model: LanguageModel, *, threshold: float = 0.0) -> LanguageModel:
     >>> smaller = shrink(model)
     >>> smaller(tokens)[0]  # as model(tokens)[0]
     """
-    layers = model.unit_layers()
+    layers = _language_model(model).unit_layers()
     kept = [_indices(units) for units in live_units(layers, threshold)]
     # Fresh weights are drawn and thrown away: the caller's random numbers are not to depend on it.
     with torch.random.fork_rng(devices=[]):
@@ -302,6 +302,15 @@ def shrink(model: LanguageModel, *, threshold: float = 0.0) -> LanguageModel:
             raise RuntimeError(f"unit_layers() leaves {tuple(value.shape)} where resized() has {tuple(new.shape)}")
         new.copy_(value)
     return smaller
+
+
+def _language_model(model: LanguageModel) -> LanguageModel:
+    if not isinstance(model, LanguageModel):
+        raise TypeError(
+            f"intrinsic structures need a model that describes its units, one of selfish_rnn.models; got a "
+            f"{type(model).__name__}"
+        )
+    return model
 
 
 def _indices(units: Tensor) -> Tensor:

@@ -37,6 +37,10 @@ class Signals:
         """Whether it is the momentum of this optimizer."""
         return self.kind == "momentum" and keeps_momentum(optimizer)
 
+    def in_momentum(self) -> bool:
+        """Whether gradients must stay dense to get into an optimizer's momentum; also before any optimizer is known."""
+        return self.kind == "momentum" and (not self._optimizers or any(map(keeps_momentum, self._optimizers)))
+
     @property
     def collected(self) -> int:
         """Of how many matrices a dense gradient is held at the moment."""

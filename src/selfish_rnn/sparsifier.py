@@ -49,8 +49,9 @@ class Sparsifier:
             schedule takes the prune rate from ``prune_rate`` at the start to its end value at this update.
         schedule: ``"cosine"`` (the paper), ``"linear"`` or ``"constant"``.
         update_every: rewire by itself after every so many optimizer steps; then do not call :meth:`update`.
-        include: only these weights, as patterns of parameter names or types of modules. Default: all weights of
-            torch's recurrent modules, cells, ``nn.Linear``, ``nn.Embedding`` and of registered cells.
+        include: only these weights, as patterns of names (of parameters, or of modules with all they hold) or types
+            of modules. Default: all weights of torch's recurrent modules, cells, ``nn.Linear``, ``nn.Embedding`` and
+            of registered cells.
         exclude: not these.
         rescale: divide the starting weights by ``sqrt(density)``, so that a sum over the fewer inputs varies as
             much as in the dense model.
@@ -71,8 +72,8 @@ class Sparsifier:
         updates: int | None = None,
         schedule: str = "cosine",
         update_every: int | None = None,
-        include: Sequence[Selector] | None = None,
-        exclude: Sequence[Selector] = (),
+        include: Selector | Sequence[Selector] | None = None,
+        exclude: Selector | Sequence[Selector] = (),
         rescale: bool = False,
         seed: int = 0,
     ) -> None:
@@ -105,6 +106,12 @@ class Sparsifier:
                 with torch.no_grad():
                     parameter.div_(math.sqrt(topology.density))
             self.weights.append(weight)
+        own = {id(weight.parameter) for weight in self.weights}
+        self._left_dense = [
+            (name, parameter.numel())
+            for name, parameter in model.named_parameters()
+            if parameter.ndim > 1 and id(parameter) not in own
+        ]
         self._initial_weights = sum(counts)
         self._stays_dense = self._initial_weights == self.total_weights and not self.method.prunes
         self._binding = Binding(self, model)
@@ -134,8 +141,10 @@ class Sparsifier:
         return not self.method.prunes or self.promised_weights == sum(self._final_counts)
 
     def _pruned_counts(self, updates: int) -> list[int]:
-        # Each matrix rounds for itself on the way down: shares of a rounded total would not always fall.
-        density = 1 - gradual_sparsity(self._progress(updates), self.sparsity)
+        # The last update would come after the last evaluation, so the one before it is the end of the schedule. Each
+        # matrix rounds for itself on the way down: shares of a rounded total would not always fall.
+        progress = min(updates / max((self.updates or 1) - 1, 1), 1.0)
+        density = 1 - gradual_sparsity(progress, self.sparsity)
         return [
             max(round(density * math.prod(shape)), final) if density > 1 - self.sparsity else final
             for shape, final in zip(self._shapes, self._final_counts, strict=True)
@@ -164,6 +173,11 @@ class Sparsifier:
         The number of existing weights stays exactly what was promised. Grown weights start at zero, and whatever the
         optimizer remembers of removed and grown weights (momentum, moments, averages, ages) starts afresh.
         """
+        if self.update_every is not None:
+            raise RuntimeError(f"update() happens by itself every {self.update_every} steps; do not call it")
+        self._rewire()
+
+    def _rewire(self) -> None:
         if any(getattr(optimizer, "averages_swapped_in", False) for optimizer in self._optimizers):
             raise RuntimeError("rewiring needs the raw weights: call update() outside optimizer.averaged()")
         rate = self.prune_rate
@@ -229,7 +243,7 @@ class Sparsifier:
         self._signals.gradient_computed(index, gradient, due)
 
     def _gradient_accumulated(self, index: int) -> None:
-        if not self._stays_dense and not any(map(self._signals.is_momentum_of, self._optimizers)):
+        if not self._stays_dense and not self._signals.in_momentum():
             self.weights[index].mask_gradient()
 
     def _stepped(self, optimizer: Optimizer) -> None:
@@ -240,7 +254,7 @@ class Sparsifier:
         if self.update_every is not None and self._sets_the_pace(optimizer):
             self.steps_done += 1
             if self.steps_done % self.update_every == 0:
-                self.update()
+                self._rewire()
 
     def _sets_the_pace(self, optimizer: Optimizer) -> bool:
         """With several optimizers the first one's steps are counted, so that an iteration counts once."""
@@ -310,8 +324,12 @@ class Sparsifier:
         )
 
     def summary(self) -> str:
-        """A table of the sparsified matrices: shape, weights, density, and the density of each gate."""
-        return topology_table(self.weights)
+        """A table of the sparsified matrices (shape, weights, density, density of each gate), and what stays dense."""
+        dense = ", ".join(f"{name} ({size:,})" for name, size in self._left_dense)
+        return topology_table(self.weights) + (f"\nleft dense: {dense}" if dense else "")
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a sparsifier is bound to its model and cannot be copied or pickled: save its state_dict()")
 
 
 def _method(method: Method | str) -> Method:
@@ -340,7 +358,7 @@ def _check_settings(
         raise ValueError(f"prune_rate is the fraction of weights rewired, from 0 to 1; got {prune_rate}")
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}; got {schedule!r}")
-    if updates is not None and updates < 1:
+    if updates is not None and (not isinstance(updates, int) or updates < 1):
         raise ValueError(f"updates is the number of rewirings in the run, at least 1; got {updates}")
     if update_every is not None and update_every < 1:
         raise ValueError(f"update_every is a number of optimizer steps, at least 1; got {update_every}")

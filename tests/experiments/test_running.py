@@ -70,3 +70,34 @@ def test_a_corpus_changed_since_is_refused(tmp_path: Path):
     for use in (Run.trainer, Run.corpus):
         with pytest.raises(UserError, match=r"the corpus .* is no longer the one that .*corpus.json tells of"):
             use(Run.open(tmp_path / "run"))
+
+
+def test_settings_changed_since_are_refused(texts: Path, tmp_path: Path):
+    run = Run.start(tiny_experiment(texts, epochs=2), tmp_path / "run")
+    finish(run)
+    config = run.folder.config
+    before = config.read_text()
+    config.write_text(before.replace("epochs: 2", "epochs: 3").replace("lr: 4.0", "lr: 1.0"))
+    with pytest.raises(UserError, match=r"config\.yaml was changed since .*, in optimizer\.lr, epochs: put it back"):
+        Run.open(tmp_path / "run").trainer()
+    config.write_text(before.replace("checkpoint_every: 10.0", "checkpoint_every: 5.0"))
+    Run.open(tmp_path / "run").trainer()
+
+
+def test_a_run_with_results_but_no_checkpoint_is_not_begun_anew(texts: Path, tmp_path: Path):
+    run = Run.start(tiny_experiment(texts, epochs=2), tmp_path / "run")
+    finish(run)
+    model = run.folder.model.read_bytes()
+    for file in (tmp_path / "run" / "checkpoints").iterdir():
+        file.unlink()
+    with pytest.raises(UserError, match="has results but no checkpoint"):
+        Run.open(tmp_path / "run").trainer()
+    assert run.folder.model.read_bytes() == model
+
+
+def test_two_processes_cannot_train_one_run(texts: Path, tmp_path: Path):
+    run = Run.start(tiny_experiment(texts, epochs=1), tmp_path / "run")
+    trainer = run.trainer()
+    with run.folder.locked(), pytest.raises(UserError, match="another process is training the run"):
+        Run.open(tmp_path / "run").execute(trainer)
+    run.execute(trainer)

@@ -122,9 +122,7 @@ def test_a_full_disk_is_said_clearly_and_loses_nothing(
     store = store_of(tmp_path, 1)
     with monkeypatch.context() as patch:
         patch.setattr(os, call, full_disk)
-        with pytest.raises(
-            UserError, match=r"/step-2[^/]*: the disk is full; nothing .* lost.*`selfish-rnn resume RUN`"
-        ):
+        with pytest.raises(UserError, match=r"/step-2[^/]*: the disk is full; nothing .* lost.*`selfish-rnn resume`"):
             store.save(state_of(2), 2)
     assert visible(tmp_path) == ["step-1.json", "step-1.safetensors"]
     assert store.load().step == 1

@@ -38,7 +38,7 @@ def test_the_summary_is_of_the_best_model_and_of_exact_counts(finished: Trainer)
     assert summary["active_parameters"] - summary["active_weights"] == dense > 0
     assert summary["total_parameters"] - summary["total_weights"] == dense
     assert summary["sparsity"] == pytest.approx(0.6, abs=0.01)
-    assert (summary["epochs"], summary["updates"], summary["seed"], summary["threads"]) == (3, 30, 5, 1)
+    assert (summary["epochs"], summary["steps"], summary["seed"], summary["threads"]) == (3, 30, 5, 1)
 
 
 def test_each_split_has_its_own_batch_size(finished: Trainer):
@@ -58,7 +58,7 @@ def test_a_best_model_that_is_missing_or_damaged_is_the_users_error(texts: Path,
     with pytest.raises(UserError, match=r"model\.safetensors is damaged"):
         best_of(trainer)
     trainer.folder.model.unlink()
-    with pytest.raises(UserError, match=r"has no model yet"):
+    with pytest.raises(UserError, match=r"model\.safetensors does not exist"):
         best_of(trainer)
 
 

@@ -29,6 +29,8 @@ def read_preset(name: str) -> tuple[Settings, str]:
     """The settings of a preset, and what it says about itself."""
     if name not in preset_names():
         known = preset_names()
+        if name in Experiment.model_fields:
+            raise UserError(f"{name!r} is a setting, not a preset: write {name}=VALUE")
         raise UserError(f"unknown preset {name!r}{nearest(name, known)}; known are {', '.join(known)}")
     settings = yaml.safe_load((_folder() / f"{name}.yaml").read_text())
     return settings, settings.pop("about")
@@ -101,6 +103,16 @@ def to_yaml(experiment: Experiment) -> str:
     """A complete configuration file."""
     text: str = yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False)
     return text
+
+
+def explained_yaml(experiment: Experiment) -> str:
+    """The same with a word on every setting that its name does not explain."""
+    lines = []
+    for line in to_yaml(experiment).splitlines():
+        field = Experiment.model_fields.get(line.partition(":")[0])
+        about = field.description if field is not None else None
+        lines.append(f"{line}  # {about}" if about else line)
+    return "\n".join(lines) + "\n"
 
 
 def _folder() -> Any:

@@ -77,13 +77,16 @@ class Run:
         trainer = Trainer(self.experiment, self.corpus(), self.folder, watcher)
         if self.folder.checkpoints.steps():
             trainer.load_checkpoint()
-        else:  # killed before its first checkpoint, perhaps just after its first record
+        else:
+            self.folder.check_resumable()
+            # Killed before its first checkpoint, perhaps just after its first record.
             self.folder.metrics.truncate_after(0)
         return trainer
 
     def execute(self, trainer: Trainer) -> dict[str, Any]:
         """Train to the end and write down the outcome."""
-        trainer.run()
-        summary = summarise(trainer)
-        self.folder.write_summary(summary)
+        with self.folder.locked():
+            trainer.run()
+            summary = summarise(trainer)
+            self.folder.write_summary(summary)
         return summary

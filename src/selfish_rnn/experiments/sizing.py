@@ -9,7 +9,6 @@ import torch
 
 from selfish_rnn.models import MODELS, LanguageModel
 from selfish_rnn.selection import choose_weights
-from selfish_rnn.topology import DENSE
 from selfish_rnn.training.settings import Experiment
 
 WIDTHS = ("embedding", "hidden", "hidden_last")
@@ -46,7 +45,6 @@ def small_dense(experiment: Experiment, vocabulary: int) -> Experiment:
     settings = experiment.model_dump()
     settings["model"] = _scaled(options, nearest * step / largest, step)
     settings["sparsity"] = 0.0
-    settings["method"] = DENSE.name
     return Experiment.model_validate(settings)
 
 

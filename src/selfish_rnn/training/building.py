@@ -8,7 +8,7 @@ from selfish_rnn.corpora import Corpus
 from selfish_rnn.intrinsic import IntrinsicStructure
 from selfish_rnn.models import MODELS, LanguageModel
 from selfish_rnn.sparsifier import Sparsifier
-from selfish_rnn.topology.methods import GROUP_LASSO
+from selfish_rnn.topology.methods import DENSE, GROUP_LASSO, SMALL_DENSE
 from selfish_rnn.training.settings import Experiment
 from selfish_rnn.training.windows import batched
 
@@ -23,6 +23,8 @@ def build_model(experiment: Experiment, vocabulary: int) -> LanguageModel:
 def build_sparsifier(experiment: Experiment, model: LanguageModel, rewirings: int) -> Sparsifier | IntrinsicStructure:
     """What keeps the model sparse as the experiment's method says, over a run of so many rewirings."""
     method = experiment.method.build()
+    if method.name == SMALL_DENSE.name:  # the model is small already
+        method = DENSE
     if method.removal == GROUP_LASSO:
         return IntrinsicStructure(model, strength=experiment.method.strength)
     return Sparsifier(

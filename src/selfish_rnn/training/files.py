@@ -41,7 +41,7 @@ def clear_write_errors(path: Path) -> Iterator[None]:
         reason, remedy = _REASONS.get(number, (os.strerror(number).lower(), "put that right"))
         raise UserError(
             f"cannot write {path}: {reason}; nothing already written is lost: {remedy}, "
-            "then continue with `selfish-rnn resume RUN`"
+            "then continue with `selfish-rnn resume`"
         ) from error
 
 

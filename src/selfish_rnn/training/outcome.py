@@ -20,7 +20,7 @@ from selfish_rnn.training.weights import load_weights
 
 def load_best(experiment: Experiment, folder: RunFolder, vocabulary: int) -> LanguageModel:
     """The best model of a run, ready to evaluate."""
-    if not folder.model.exists():
+    if not folder.model.exists() and not folder.checkpoints.steps():
         raise UserError(
             f"{folder.path} has no model yet, its first epoch is not finished: continue it with `selfish-rnn resume`"
         )
@@ -51,7 +51,7 @@ def summarise(trainer: Trainer) -> dict[str, Any]:
         "unigram_perplexity": unigram_perplexity(trainer.corpus),
         "best_epoch": trainer.position.best_epoch,
         "epochs": trainer.position.epoch,
-        "updates": trainer.position.step,
+        "steps": trainer.position.step,
         **network,
         "active_parameters": parameters - network["total_weights"] + network["active_weights"],
         "total_parameters": parameters,

@@ -32,6 +32,7 @@ class EpochReport:
     averaging: bool
     learning_rate: float
     rewired: float
+    pruned: float
     active_weights: int
     seconds: float
     seconds_left: float

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from selfish_rnn.corpora import Corpus, Vocabulary
 from selfish_rnn.errors import UserError
 from selfish_rnn.training.checkpoints import CheckpointStore
-from selfish_rnn.training.files import clear_write_errors, write_atomically
+from selfish_rnn.training.files import write_atomically
 from selfish_rnn.training.records import MetricsLog
 
 
@@ -45,10 +46,36 @@ class RunFolder:
                 f"`selfish-rnn resume {shlex.quote(str(path))}`"
             )
         folder = cls(path)
-        with clear_write_errors(path):
+        try:
             path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise UserError(f"cannot make the run folder {path}: {reason}; give another one with --run") from error
         write_atomically(folder.config, config.encode())
         return folder
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from training this run; the system lets go of it when the process ends, however."""
+        try:
+            import fcntl
+        except ImportError:  # not on Windows
+            yield
+            return
+        with open(self.config, "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"another process is training the run in {self.path}; wait for it to end") from None
+            yield
+
+    def check_resumable(self) -> None:
+        """Refuse to begin anew in the folder of a run that has results but no checkpoint."""
+        if self.summary.exists() or len(self.metrics.read()) > 1:
+            raise UserError(
+                f"{self.path} has results but no checkpoint to continue from; its model can be evaluated, or start a "
+                "new run"
+            )
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:

@@ -66,6 +66,9 @@ def _unknown(kind: str, name: object, names: typing.Collection[str]) -> str:
     return f"unknown {kind} {name!r}{nearest(str(name), names)}; known are {', '.join(names)}"
 
 
+INNER_KEYS = {"lr": "optimizer", "nonmono": "optimizer", "hidden": "model", "embedding": "model", "layers": "model"}
+"""Keys inside sections that users look for outside."""
+
 EXPLAINED = "explained"
 """The type of an error whose text already names the key it is about."""
 
@@ -80,8 +83,12 @@ def explain(error: ValidationError, settings: type[BaseModel], section: str = ""
             text = detail["msg"]
         elif detail["type"] == "extra_forbidden":
             word = str(detail["loc"][-1])
+            places = [f"{key}.{name}" if key else name for name in known]
+            hint = nearest(f"{key}.{word}" if key else word, places)
+            if not key and word in INNER_KEYS:
+                hint = f" (did you mean '{INNER_KEYS[word]}.{word}'?)"
             key = f"{key}.{word}" if key else word
-            text = f"unknown key {key!r}{nearest(word, known)}; known are {', '.join(known)}"
+            text = f"unknown key {key!r}{hint}; known are {', '.join(known)}"
         elif detail["type"] == "value_error":
             reason = detail["msg"].removeprefix("Value error, ")
             text = f"{key}: {reason}" if key else reason
@@ -237,6 +244,25 @@ def _named_section(kind: str, settings: Callable[[str], type[Section]], names: t
     return BeforeValidator(validate)
 
 
+MAY_CHANGE = ("device", "threads", "checkpoint_every")
+"""Settings that a run may be continued with other values of: they decide where and how fast it runs."""
+
+
+def changed_settings(before: dict[str, Any], now: Experiment) -> list[str]:
+    """The keys in which an experiment differs from what it was, but for those that may change."""
+    current = now.model_dump(mode="json")
+    changed = []
+    for key in current:
+        old, new = before.get(key), current[key]
+        if key in MAY_CHANGE or old == new:
+            continue
+        if isinstance(old, dict) and isinstance(new, dict):
+            changed += [f"{key}.{inner}" for inner in new if old.get(inner) != new[inner]]
+        else:
+            changed.append(key)
+    return changed
+
+
 def check_device(name: str) -> str:
     """A device that can be used here: ``cpu``, ``cuda`` or ``cuda:1``."""
     if name.partition(":")[0] not in ("cpu", "cuda"):
@@ -275,7 +301,7 @@ class Experiment(Section):
     restart_at: tuple[int, ...] = Field((), description="epochs after which averaging starts anew")
     early_stop: int | None = Field(None, gt=0, description="stop after so many epochs without improvement")
     seed: int = Field(1111, ge=0)
-    engine: Literal["masked"] = "masked"
+    engine: Literal["masked"] = Field("masked", description="how sparse matrices are stored: dense, with a mask")
     device: Annotated[str, AfterValidator(check_device)] = "cpu"
     threads: int | None = Field(None, gt=0, description="none: as many as torch chooses")
     checkpoint_every: float = Field(10.0, gt=0, description="minutes between checkpoints inside an epoch")

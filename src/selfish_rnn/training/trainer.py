@@ -20,14 +20,14 @@ from selfish_rnn.training.building import build_model, build_sparsifier
 from selfish_rnn.training.checkpoints import save_tensors
 from selfish_rnn.training.evaluation import evaluate, perplexity
 from selfish_rnn.training.interruption import Interrupted, StopRequest
-from selfish_rnn.training.measures import describe, event_scalars, gate_densities, large_weights
+from selfish_rnn.training.measures import describe, event_scalars, large_weights
 from selfish_rnn.training.optimizers import LearningRate, build_optimizer
 from selfish_rnn.training.position import Clock, Position
 from selfish_rnn.training.progress import EpochReport, Silent, StepReport, Watcher
 from selfish_rnn.training.random_state import random_state, restore_random_state
 from selfish_rnn.training.records import EventLog
 from selfish_rnn.training.run_folder import RunFolder
-from selfish_rnn.training.settings import Experiment
+from selfish_rnn.training.settings import Experiment, changed_settings
 from selfish_rnn.training.weights import load_weights, weights_of
 from selfish_rnn.training.windows import batched, draw_length, window_at
 
@@ -154,7 +154,7 @@ class Trainer:
         position, experiment = self.position, self.experiment
         averaging, learning_rate = self._averaging, self.learning_rate.value
         epoch = position.epoch + 1
-        valid_loss, large = self._validate(epoch)
+        valid_loss, network = self._validate(epoch)
         if isinstance(self.optimizer, (SNTASGD, NTASGD)) and self.optimizer.observe(valid_loss):
             self.watcher.noted(f"averaging starts after epoch {epoch}")
         self.learning_rate.validated(epoch, valid_loss)
@@ -169,45 +169,49 @@ class Trainer:
         position.finished = epoch >= experiment.epochs or stalled
         if stalled and epoch < experiment.epochs:
             self.watcher.noted(f"stopped early: no improvement for {experiment.early_stop} epochs")
+        if position.finished and not position.settled:
+            self.watcher.noted("no epoch was evaluated at the sparsity asked for: give the run more epochs")
         report = EpochReport(
             epoch=epoch,
             epochs=experiment.epochs,
             train_loss=train_loss,
             valid_loss=valid_loss,
-            best=position.best_epoch == epoch,
+            best=position.settled and position.best_epoch == epoch,
             averaging=averaging,
             learning_rate=learning_rate,
-            rewired=self.sparsifier.rewired,
-            active_weights=self._existing_weights,
+            rewired=self.sparsifier.rewired if self.sparsifier.method.rewires else 0.0,
+            pruned=self.sparsifier.rewired if self.sparsifier.method.prunes else 0.0,
+            active_weights=network["active_weights"],
             seconds=position.seconds,
             seconds_left=self._seconds_left(),
         )
-        self._record(report, large)
+        self._record(report, network)
         self.watcher.epoch_ended(report)
         self.save_checkpoint()
         if self._stop.requested and not position.finished:
             raise Interrupted
 
-    def _validate(self, epoch: int) -> tuple[float, dict[str, int]]:
-        """The validation loss on what is evaluated, averages if there are any, kept as a model if it is the best.
+    def _validate(self, epoch: int) -> tuple[float, dict[str, Any]]:
+        """The validation loss of what is evaluated, averages if there are any, and a description of that network.
 
-        Also the numbers of large weights in what is evaluated.
+        It is kept as a model if it is the best.
         """
         position, experiment = self.position, self.experiment
         with self._averages(), self.sparsifier.evaluated():
             loss = evaluate(
                 self.model, self.corpus.valid, batch_size=experiment.valid_batch_size, window=experiment.window
             )
-            if not math.isfinite(loss):
-                raise self._diverged(f"the validation loss became {loss} after epoch {epoch}")
+            if not math.isfinite(perplexity(loss)):
+                raise self._diverged(f"the validation loss became {loss:g} after epoch {epoch}")
+            network = describe(self.sparsifier)
             if self.sparsifier.settled and not position.settled:
                 # Networks that are not yet as sparse as promised do not compete with those that are.
                 position.settled, position.best_valid_loss = True, math.inf
             if loss < position.best_valid_loss:
                 position.best_valid_loss, position.best_epoch = loss, epoch
-                position.best = describe(self.sparsifier)
+                position.best = network
                 save_tensors(self.folder.model, weights_of(self.model), {"epoch": str(epoch)})
-            return loss, large_weights(self.sparsifier)
+            return loss, {**network, "weights_above_0.1": large_weights(self.sparsifier)}
 
     def _rewire(self) -> None:
         """Rewire at the end of an epoch, if that is when this experiment does; the number of weights is as promised."""
@@ -249,7 +253,7 @@ class Trainer:
         rows_in_all = self.experiment.epochs * (len(self.rows) - 1)
         return self.position.seconds * (rows_in_all - rows_done) / max(rows_done, 1)
 
-    def _record(self, report: EpochReport, large: dict[str, int]) -> None:
+    def _record(self, report: EpochReport, network: dict[str, Any]) -> None:
         record = {
             "epoch": report.epoch,
             "step": self.position.step,
@@ -259,12 +263,9 @@ class Trainer:
             "valid_perplexity": perplexity(report.valid_loss),
             "averaging": report.averaging,
             "learning_rate": report.learning_rate,
-            "prune_rate": report.rewired,
-            "active_weights": report.active_weights,
-            "total_weights": self.sparsifier.total_weights,
+            "prune_rate": report.rewired or report.pruned,
             "seconds": report.seconds,
-            "weights_above_0.1": large,
-            "density": gate_densities(self.sparsifier),
+            **network,
         }
         self.folder.metrics.append(record)
         self._events.scalars(event_scalars(record), self.position.step)
@@ -291,6 +292,7 @@ class Trainer:
             "random": random_state(self.experiment.device),
             "window_lengths": self._window_lengths.get_state(),
             "threads": torch.get_num_threads(),
+            "experiment": self.experiment.model_dump(mode="json"),
         }
         self.folder.checkpoints.save(state, step=self.position.step)
         self._last_checkpoint = time.monotonic()
@@ -301,6 +303,12 @@ class Trainer:
         for name in loaded.damaged:
             self.watcher.noted(f"checkpoint {name} is damaged; going back to the one before it")
         state = loaded.state
+        changed = changed_settings(state["experiment"], self.experiment)
+        if changed:
+            raise UserError(
+                f"{self.folder.config} was changed since the run was started, in {', '.join(changed)}: put it back, or "
+                "start a new run with --config"
+            )
         if state["threads"] != torch.get_num_threads():
             self.watcher.noted(
                 f"the run was started with {state['threads']} threads and goes on with {torch.get_num_threads()}: "
