@@ -25,7 +25,7 @@ def build_sparsifier(experiment: Experiment, model: LanguageModel, rewirings: in
     method = experiment.method.build()
     if method.name == SMALL_DENSE.name:  # the model is small already
         method = DENSE
-    if experiment.method.strength is not None:
+    if method.removal == GROUP_LASSO:
         return IntrinsicStructure(model, strength=experiment.method.strength)
     return Sparsifier(
         model,

@@ -24,7 +24,7 @@ from pydantic_core import PydanticCustomError
 
 from selfish_rnn.models import MODELS, LanguageModel
 from selfish_rnn.topology import METHODS, SCHEDULES, Method
-from selfish_rnn.topology.methods import GROUP_LASSO, known_parts
+from selfish_rnn.topology.methods import known_parts
 
 
 class Section(BaseModel):
@@ -130,7 +130,7 @@ class MethodSettings(Section):
     pool: Annotated[str, part("pool")]
     redistribution: Annotated[str, part("redistribution")]
     growth: Annotated[str | None, part("growth")]
-    strength: float | None = Field(None, gt=0, description="weight of the group lasso, for iss alone")
+    strength: float = Field(7e-5, gt=0, description="weight of the group lasso, for iss")
 
     @model_validator(mode="before")
     @classmethod
@@ -139,15 +139,11 @@ class MethodSettings(Section):
         if not isinstance(given, dict):
             return given
         method = METHODS.get(str(given.get("name")), METHODS["selfish"])
-        parts = {name: getattr(method, name) for name in known_parts()}
-        strength = 7e-5 if method.removal == GROUP_LASSO else None
-        return {"name": method.name, **parts, "strength": strength, **given}
+        return {"name": method.name, **{name: getattr(method, name) for name in known_parts()}, **given}
 
     @model_validator(mode="after")
     def _goes_together(self) -> MethodSettings:
         self.build()
-        if (self.strength is None) == (self.removal == GROUP_LASSO):
-            raise ValueError("strength is the weight of the group lasso: iss needs one, other methods have none")
         return self
 
     def build(self) -> Method:
