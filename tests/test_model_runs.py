@@ -11,22 +11,13 @@ from selfish_rnn.experiments.running import Run
 from selfish_rnn.models import MODELS
 from selfish_rnn.training.interruption import Interrupted
 from selfish_rnn.training.outcome import evaluate_splits, generate
-from tiny_runs import Recorder, result_of, tiny_experiment
-
-TINY: dict[str, dict[str, Any]] = {
-    "stacked-lstm": {"embedding": 8, "hidden": 8},
-    "stacked-gru": {"embedding": 8, "hidden": 8},
-    "stacked-rnn": {"embedding": 8, "hidden": 8},
-    "rhn": {"hidden": 8, "depth": 3},
-    "on-lstm": {"embedding": 8, "hidden": 8, "layers": 2, "chunk": 2},
-    "awd-lstm-mos": {"embedding": 8, "hidden": 8, "hidden_last": 6, "layers": 2, "experts": 3},
-}
+from tiny_runs import TINY_MODELS, Recorder, result_of, tiny_experiment
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_train_interrupt_resume_evaluate_generate(name: str, texts: Path, tmp_path: Path) -> None:
     changes: dict[str, Any] = {
-        "model": {"name": name, **TINY[name]},
+        "model": {"name": name, **TINY_MODELS[name]},
         "optimizer": {"name": "snt-asgd", "lr": 2.0, "nonmono": 0},
         "variable_window": True,
         "sub_batches": 2,
@@ -35,17 +26,20 @@ def test_train_interrupt_resume_evaluate_generate(name: str, texts: Path, tmp_pa
         "restart_at": [2],
     }
     whole = Run.start(tiny_experiment(texts, **changes), tmp_path / "whole")
-    summary = whole.execute(whole.trainer())
+    trainer = whole.trainer()
+    summary = whole.execute(trainer)
+    budget = trainer.sparsifier.promised_weights
+    assert {record["active_weights"] for record in whole.folder.metrics.read()} == {budget}
 
     parts = Run.start(tiny_experiment(texts, **changes), tmp_path / "parts")
-    trainer: Any = None
+    stopped: Any = None
 
     def stop(report: object) -> None:
-        trainer._stop.requested = trainer.position.step == 13
+        stopped._stop.requested = stopped.position.step == 13
 
-    trainer = parts.trainer(Recorder(stop))
+    stopped = parts.trainer(Recorder(stop))
     with pytest.raises(Interrupted):
-        parts.execute(trainer)
+        parts.execute(stopped)
     again = Run.open(tmp_path / "parts")
     again.execute(again.trainer())
     assert result_of(tmp_path / "parts") == result_of(tmp_path / "whole")

@@ -25,6 +25,16 @@ WORDS = (
 )  # fmt: skip
 UPDATES_PER_EPOCH = 10
 
+TINY_MODELS: dict[str, dict[str, Any]] = {
+    "stacked-lstm": {"embedding": 8, "hidden": 8},
+    "stacked-gru": {"embedding": 8, "hidden": 8},
+    "stacked-rnn": {"embedding": 8, "hidden": 8},
+    "rhn": {"hidden": 8, "depth": 3},
+    "on-lstm": {"embedding": 8, "hidden": 8, "layers": 2, "chunk": 2},
+    "awd-lstm-mos": {"embedding": 8, "hidden": 8, "hidden_last": 6, "layers": 2, "experts": 3},
+}
+"""Options that make each model tiny."""
+
 
 def write_corpus(folder: Path, train_lines: int = 68) -> Path:
     """Lines of six tokens: 408 to train on with the default, which 4 columns cut into 102 rows."""

@@ -8,30 +8,13 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from checkpoint_cases import state_of, store_of, visible
 
 from selfish_rnn.errors import UserError
 from selfish_rnn.training import files
-from selfish_rnn.training.checkpoints import CheckpointStore
-
-
-def state_of(step: int) -> dict[str, Any]:
-    return {"weights": torch.full((5, 7), float(step)), "ages": torch.arange(9, dtype=torch.int32), "epoch": step}
-
-
-def store_of(folder: Path, *steps: int) -> CheckpointStore:
-    store = CheckpointStore(folder)
-    for step in steps:
-        store.save(state_of(step), step)
-    return store
-
-
-def visible(folder: Path) -> list[str]:
-    return sorted(os.listdir(folder))
-
 
 # Every process forked below kills itself at one moment of a save; the next one later, until one survives.
 KILLED = """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import random
 import struct
 import tempfile
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from checkpoint_cases import state_of, store_of, visible
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -113,21 +113,6 @@ def test_what_cannot_be_saved_is_refused_and_the_store_stays(tmp_path: Path, sta
     assert visible(tmp_path) == ["step-1.json", "step-1.safetensors"]
     with pytest.raises(ValueError, match="negative"):
         store.save({}, -1)
-
-
-def state_of(step: int) -> dict[str, Any]:
-    return {"weights": torch.full((5, 7), float(step)), "ages": torch.arange(9, dtype=torch.int32), "epoch": step}
-
-
-def store_of(folder: Path, *steps: int) -> CheckpointStore:
-    store = CheckpointStore(folder)
-    for step in steps:
-        store.save(state_of(step), step)
-    return store
-
-
-def visible(folder: Path) -> list[str]:
-    return sorted(os.listdir(folder))
 
 
 def test_the_newest_two_are_kept(tmp_path: Path) -> None:

@@ -12,17 +12,14 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from selfish_rnn.corpora import load_corpus
 from selfish_rnn.errors import UserError
-from selfish_rnn.models import MODELS
 from selfish_rnn.optim import SNTASGD
-from selfish_rnn.training.building import check_before_training
 from selfish_rnn.training.checkpoints import load_tensors
 from selfish_rnn.training.evaluation import evaluate, perplexity
 from selfish_rnn.training.interruption import Interrupted
 from selfish_rnn.training.trainer import Trainer
 from selfish_rnn.training.weights import weights_of
-from tiny_runs import UPDATES_PER_EPOCH, Recorder, bits, budget_of, tiny_experiment, tiny_trainer, trained
+from tiny_runs import UPDATES_PER_EPOCH, Recorder, bits, budget_of, tiny_trainer, trained
 
 # So large that the validation loss soon gets worse, and averaging starts.
 RESTLESS = {"name": "snt-asgd", "lr": 30.0, "nonmono": 0}
@@ -278,36 +275,6 @@ def test_a_request_to_stop_leaves_a_checkpoint_of_that_update(texts: Path, tmp_p
     assert trainer.folder.checkpoints.steps() == [10, 13]
 
 
-# Every model
-
-SIZES: dict[str, dict[str, Any]] = {
-    "stacked-lstm": {"embedding": 8, "hidden": 8, "tied": True},
-    "stacked-gru": {"embedding": 6, "hidden": 8},
-    "stacked-rnn": {"embedding": 6, "hidden": 8},
-    "rhn": {"hidden": 8, "depth": 2},
-    "on-lstm": {"embedding": 8, "hidden": 8, "layers": 2, "chunk": 4},
-    "awd-lstm-mos": {"embedding": 6, "hidden": 8, "hidden_last": 6, "layers": 2, "experts": 3},
-}
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_every_model_trains_and_keeps_its_budget(texts: Path, tmp_path: Path, name: str):
-    trainer = trained(
-        texts, tmp_path, epochs=2, model={"name": name, **SIZES[name]}, ar=1.0, tar=1.0, variable_window=True
-    )
-    records = trainer.folder.metrics.read()
-    assert [record["active_weights"] for record in records] == [budget_of(trainer)] * 2
-    assert nonzero(trainer) <= budget_of(trainer) < trainer.sparsifier.total_weights
-    assert records[0]["valid_loss"] < math.log(len(trainer.corpus.vocabulary)) + 0.5
-    assert records[0]["prune_rate"] > 0
-
-
-def test_the_prior_of_the_mixture_stays_dense(texts: Path, tmp_path: Path):
-    trainer = trained(texts, tmp_path, epochs=1, model={"name": "awd-lstm-mos", **SIZES["awd-lstm-mos"]})
-    assert "prior.weight" not in {weight.name for weight in trainer.sparsifier.weights}
-    assert dict(trainer.model.named_parameters())["prior.weight"].count_nonzero() == 3 * 6
-
-
 # What goes wrong
 
 
@@ -378,25 +345,3 @@ def test_a_budget_that_is_not_kept_is_a_programming_error(texts: Path, tmp_path:
     monkeypatch.setattr(trainer.sparsifier, "update", lose_one)
     with pytest.raises(RuntimeError, match=rf"has {budget - 1} weights .*budget is {budget}"):
         trainer.run()
-
-
-@pytest.mark.parametrize("key", ["batch_size", "valid_batch_size", "test_batch_size"])
-def test_a_text_too_short_is_found_before_training(texts: Path, key: str):
-    with pytest.raises(UserError, match=rf"too short for {key}=300"):
-        check_before_training(tiny_experiment(texts, **{key: 300}), load_corpus(texts))
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_a_model_that_cannot_be_built_is_found_before_training(texts: Path, name: str):
-    options = {"name": name, **SIZES[name]}
-    check_before_training(tiny_experiment(texts, model=options), load_corpus(texts))
-    with pytest.raises(UserError, match="hidden must be at least 1, got 0"):
-        check_before_training(tiny_experiment(texts, model={**options, "hidden": 0}), load_corpus(texts))
-
-
-def test_the_models_weights_come_from_the_seed_whatever_was_drawn_before(texts: Path, tmp_path: Path):
-    torch.manual_seed(99)
-    first = bits(weights_of(tiny_trainer(texts, tmp_path / "a").model))
-    torch.manual_seed(100)
-    assert bits(weights_of(tiny_trainer(texts, tmp_path / "b").model)) == first
-    assert len(load_corpus(texts).train) == 408
