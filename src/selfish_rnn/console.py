@@ -15,7 +15,7 @@ from rich.table import Table
 from selfish_rnn.topology import METHODS
 from selfish_rnn.topology.methods import known_parts
 from selfish_rnn.training.evaluation import perplexity
-from selfish_rnn.training.progress import EpochReport, StepReport, Watcher
+from selfish_rnn.training.progress import EpochReport, StepReport
 from selfish_rnn.training.settings import Experiment
 
 NARROW = 110
@@ -187,6 +187,3 @@ def _sparsity_table(densities: Mapping[str, Mapping[str, float]]) -> Table:
 def watcher_for(console: Console) -> PlainLog:
     """Live progress where there is a terminal to show it, else a plain log."""
     return LiveProgress(console) if console.is_terminal else PlainLog(console)
-
-
-__all__ = ["LiveProgress", "PlainLog", "Watcher", "duration", "show_outcome", "show_start", "watcher_for"]
