@@ -1,0 +1,25 @@
+"""The packed engine: store and multiply only the weights that exist, on a CPU.
+
+::
+
+    lstm = PackedLSTM.from_dense(lstm)          # the non-zeros of a torch.nn.LSTM
+    decoder = PackedLinear.from_dense(decoder)
+    loss = linear_cross_entropy(lstm(inputs)[0], decoder.weight, decoder.bias, targets)
+"""
+
+from selfish_rnn.engine.functional import linear_cross_entropy
+from selfish_rnn.engine.modules import PackedEmbedding, PackedLinear
+from selfish_rnn.engine.native import available
+from selfish_rnn.engine.packed_weight import PackedWeight
+from selfish_rnn.engine.recurrent_modules import PackedGRU, PackedLSTM, PackedRNN
+
+__all__ = [
+    "PackedEmbedding",
+    "PackedGRU",
+    "PackedLSTM",
+    "PackedLinear",
+    "PackedRNN",
+    "PackedWeight",
+    "available",
+    "linear_cross_entropy",
+]

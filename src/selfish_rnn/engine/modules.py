@@ -1,0 +1,127 @@
+"""Linear and embedding layers that store and multiply only the weights that exist."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from selfish_rnn.engine import functional
+from selfish_rnn.engine.packed_weight import PackedWeight
+from selfish_rnn.topology.topology import sample
+
+
+def random_weight(
+    shape: tuple[int, int], sparsity: float, generator: torch.Generator | None, gate_rows: tuple[int, ...] | None = None
+) -> PackedWeight:
+    """Weights at random positions, all zero."""
+    if not 0 <= sparsity < 1:
+        raise ValueError(f"sparsity must be at least 0 and less than 1, got {sparsity}")
+    size = shape[0] * shape[1]
+    positions = sample(size, round((1 - sparsity) * size), generator or torch.default_generator)
+    return PackedWeight(shape, positions, gate_rows=gate_rows)
+
+
+class PackedLinear(nn.Module):
+    """``torch.nn.Linear`` with a sparse weight: ``y = x W^T + b``.
+
+    >>> layer = PackedLinear(1500, 10_000, sparsity=0.9)
+    >>> layer = PackedLinear.from_dense(linear)  # its non-zeros exist
+
+    The weights that exist start as in ``torch.nn.Linear``. ``weight`` is a :class:`PackedWeight`; another module may
+    share it.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        sparsity: float,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.weight = random_weight((out_features, in_features), sparsity, generator)
+        self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        bound = 1 / math.sqrt(self.in_features)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    @classmethod
+    def from_dense(cls, linear: nn.Linear, weight: PackedWeight | None = None) -> PackedLinear:
+        """A layer with the non-zero weights of a dense one, or with ``weight`` in their place."""
+        packed = cls.__new__(cls)
+        nn.Module.__init__(packed)
+        packed.in_features, packed.out_features = linear.in_features, linear.out_features
+        packed.weight = PackedWeight.from_dense(linear.weight) if weight is None else weight
+        packed.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach().clone())
+        return packed.train(linear.training)
+
+    def to_dense(self) -> nn.Linear:
+        """An ordinary layer with zeros where no weight exists."""
+        dense = nn.Linear(self.in_features, self.out_features, self.bias is not None)
+        with torch.no_grad():
+            dense.weight.copy_(self.weight.to_dense())
+            if self.bias is not None:
+                dense.bias.copy_(self.bias)
+        return dense.train(self.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
+
+
+class PackedEmbedding(nn.Module):
+    """``torch.nn.Embedding`` with a sparse weight.
+
+    >>> embedding = PackedEmbedding(10_000, 1500, sparsity=0.9)
+    >>> decoder = PackedLinear.from_dense(linear, weight=embedding.weight)  # tied
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        *,
+        sparsity: float,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.weight = random_weight((num_embeddings, embedding_dim), sparsity, generator)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.weight.values)
+
+    @classmethod
+    def from_dense(cls, embedding: nn.Embedding, weight: PackedWeight | None = None) -> PackedEmbedding:
+        """An embedding with the non-zero weights of a dense one, or with ``weight`` in their place."""
+        if embedding.padding_idx is not None or embedding.max_norm is not None or embedding.scale_grad_by_freq:
+            raise ValueError("a packed embedding has no padding_idx, max_norm or scale_grad_by_freq")
+        packed = cls.__new__(cls)
+        nn.Module.__init__(packed)
+        packed.num_embeddings, packed.embedding_dim = embedding.num_embeddings, embedding.embedding_dim
+        packed.weight = PackedWeight.from_dense(embedding.weight) if weight is None else weight
+        return packed.train(embedding.training)
+
+    def to_dense(self) -> nn.Embedding:
+        """An ordinary embedding with zeros where no weight exists."""
+        dense = nn.Embedding(self.num_embeddings, self.embedding_dim)
+        with torch.no_grad():
+            dense.weight.copy_(self.weight.to_dense())
+        return dense.train(self.training)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return functional.embedding(tokens, self.weight)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}"

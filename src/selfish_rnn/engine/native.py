@@ -1,0 +1,133 @@
+"""The kernels: a shared library, built at installation, that this module loads and calls.
+
+The library shares torch's OpenMP runtime, because torch is imported first: ``torch.set_num_threads`` governs both.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+LIBRARY = Path(__file__).with_name("_kernels.so")
+
+TARGETS = ("portable", "avx2", "avx512")
+"""The kinds of processors there are kernels for, from the most modest on."""
+
+WIDEST = 64
+"""Columns of the widest panel, and how many panels of scores the loss keeps; both as in the kernels."""
+PANELS_AT_ONCE = 4
+
+CELLS = {"lstm": 0, "gru": 1, "rnn_tanh": 2, "rnn_relu": 3}
+
+_pointer = ctypes.c_void_p
+_integer = ctypes.c_int64
+
+
+def _fields(shape: tuple[str, ...], pointers: str) -> list[tuple[str, type]]:
+    return [(name, _integer) for name in shape] + [(name, _pointer) for name in pointers.split()]
+
+
+class LayerForward(ctypes.Structure):
+    """Mirrors the structure of this name in layer.hpp."""
+
+    _fields_ = _fields(
+        ("cell", "steps", "batch", "hidden"),
+        "input_index input_values recurrent_index recurrent_values bias recurrent_bias x h_first c_first y h_last "
+        "c_last gates states memories extra h_panels x_panels apart",
+    )
+
+
+class LayerBackward(ctypes.Structure):
+    """Mirrors the structure of this name in layer.hpp."""
+
+    _fields_ = _fields(
+        ("cell", "steps", "batch", "hidden"),
+        "input_index input_values recurrent_index recurrent_values x gates states memories extra h_panels dy dh_last "
+        "dc_last dx dh_first dc_first input_gradients recurrent_gradients bias_gradient recurrent_bias_gradient "
+        "values_t x_panels d_input_panels d_recurrent_panels d_input d_recurrent d_state d_memory",
+    )
+
+
+_SIGNATURES: dict[str, tuple[type | None, str]] = {
+    # p: pointer, i: int64
+    "selfish_index_bytes": (_integer, "iiipipii"),
+    "selfish_index_build": (None, "iiipipiipp"),
+    "selfish_index_valid": (ctypes.c_int, "pi"),
+    "selfish_index_sorted": (None, "ppp"),
+    "selfish_linear": (None, "ppppipp"),
+    "selfish_linear_backward": (None, "ppppippppp"),
+    "selfish_cross_entropy": (ctypes.c_double, "pppppippppp"),
+    "selfish_lookup": (None, "pppip"),
+    "selfish_lookup_backward": (None, "pppip"),
+    "selfish_layer_forward": (None, "p"),
+    "selfish_layer_backward": (None, "p"),
+    "selfish_best_target": (ctypes.c_int, ""),
+    "selfish_target": (ctypes.c_int, ""),
+    "selfish_use_target": (None, "i"),
+}
+
+
+def available() -> bool:
+    """Whether the kernels were built when the package was installed."""
+    return LIBRARY.exists()
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The kernels."""
+    if not available():
+        raise RuntimeError(
+            "the packed engine's kernels were not built when selfish-rnn was installed, which takes a C++ compiler "
+            "(g++ or clang++): install one and reinstall, or use the masked engine"
+        )
+    loaded = ctypes.CDLL(str(LIBRARY))
+    kinds = {"p": _pointer, "i": _integer}
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(loaded, name)
+        function.restype = result
+        function.argtypes = [kinds[letter] for letter in arguments]
+    return loaded
+
+
+def target() -> str:
+    """Which of :data:`TARGETS` the kernels in use are for."""
+    return TARGETS[library().selfish_target()]
+
+
+def targets() -> tuple[str, ...]:
+    """Those this processor can run."""
+    return TARGETS[: library().selfish_best_target() + 1]
+
+
+def use_target(name: str) -> None:
+    """Use the kernels for another kind of processor, for instance to compare them."""
+    if name not in targets():
+        raise ValueError(f"this processor runs kernels for {', '.join(targets())}, not for {name!r}")
+    library().selfish_use_target(TARGETS.index(name))
+
+
+def address(tensor: Tensor | None) -> int | None:
+    """Where a tensor's numbers lie; nothing for no tensor."""
+    return None if tensor is None else tensor.data_ptr()
+
+
+def panel_floats(columns: int, features: int) -> int:
+    """How many floats ``columns`` columns (tokens) of so many features take as panels."""
+    count = -(-columns // WIDEST)
+    width = 1 if columns == 1 else -(-(-(-columns // count)) // 8) * 8
+    return count * width * features
+
+
+_scratch = torch.empty(0)
+
+
+def transposed_scratch(values: Tensor) -> Tensor:
+    """Memory for the values of one matrix in transposed order; one piece serves all matrices in turn."""
+    global _scratch
+    if len(_scratch) < len(values):
+        _scratch = torch.empty(len(values))
+    return _scratch

@@ -1,0 +1,82 @@
+// Chooses the kernels for the processor at hand, and offers them to the outside.
+#include "kernels.hpp"
+
+namespace selfish {
+namespace portable {
+extern const Kernels kernels;
+}
+#ifdef SELFISH_X86
+namespace avx2 {
+extern const Kernels kernels;
+}
+namespace avx512 {
+extern const Kernels kernels;
+}
+#endif
+
+namespace {
+
+enum Target : int { kPortable, kAVX2, kAVX512 };
+
+int best_target() {
+#ifdef SELFISH_X86
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw"))
+    return kAVX512;
+  if (avx2) return kAVX2;
+#endif
+  return kPortable;
+}
+
+int target = best_target();
+
+const Kernels& chosen() {
+#ifdef SELFISH_X86
+  if (target == kAVX512) return avx512::kernels;
+  if (target == kAVX2) return avx2::kernels;
+#endif
+  return portable::kernels;
+}
+
+}  // namespace
+}  // namespace selfish
+
+using namespace selfish;
+
+extern "C" {
+
+int selfish_best_target() { return best_target(); }
+int selfish_target() { return target; }
+void selfish_use_target(int wanted) { target = wanted <= best_target() ? wanted : best_target(); }
+
+void selfish_linear(const void* index, const float* values, const float* bias, const float* x, int64_t n, float* y,
+                    float* work) {
+  chosen().linear(index, values, bias, x, n, y, work);
+}
+
+void selfish_linear_backward(const void* index, const float* values, const float* x, const float* d, int64_t n,
+                             float* x_gradient, float* gradients, float* bias_gradient, float* values_t, float* work) {
+  chosen().linear_backward(index, values, x, d, n, x_gradient, gradients, bias_gradient, values_t, work);
+}
+
+double selfish_cross_entropy(const void* index, const float* values, const float* bias, const float* x,
+                             const int64_t* targets, int64_t n, float* x_gradient, float* gradients,
+                             float* bias_gradient, float* values_t, float* work) {
+  return chosen().cross_entropy(index, values, bias, x, targets, n, x_gradient, gradients, bias_gradient, values_t,
+                                work);
+}
+
+void selfish_lookup(const void* index, const float* values, const int64_t* tokens, int64_t n, float* y) {
+  chosen().lookup(index, values, tokens, n, y);
+}
+
+void selfish_lookup_backward(const void* index, const int64_t* tokens, const float* d, int64_t n, float* gradients) {
+  chosen().lookup_backward(index, tokens, d, n, gradients);
+}
+
+void selfish_layer_forward(const LayerForward* layer) { chosen().layer_forward(layer); }
+void selfish_layer_backward(const LayerBackward* layer) { chosen().layer_backward(layer); }
+
+}  // extern "C"

@@ -1,0 +1,238 @@
+// Products of a packed matrix with many columns at once, over all tiles and threads.
+#pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+
+#include "tiles.hpp"
+
+namespace selfish {
+namespace SELFISH_TARGET {
+
+// How a number of columns (tokens) is cut into panels: as few as possible, all of one width.
+struct Panels {
+  int64_t columns;
+  int count, width;
+
+  explicit Panels(int64_t columns_) : columns(columns_) {
+    count = static_cast<int>((columns + kWidest - 1) / kWidest);
+    width = columns == 1 ? 1 : static_cast<int>(((columns + count - 1) / count + 7) / 8 * 8);
+  }
+  int64_t first(int panel) const { return static_cast<int64_t>(panel) * width; }
+  int filled(int panel) const { return static_cast<int>(std::min<int64_t>(width, columns - first(panel))); }
+  int64_t floats(int64_t features) const { return count * features * width; }
+};
+
+// Memory of one thread that is kept from call to call.
+inline float* scratch(int64_t floats) {
+  struct Free {
+    void operator()(float* memory) const { std::free(memory); }
+  };
+  static thread_local std::unique_ptr<float, Free> memory;
+  static thread_local int64_t size = 0;
+  if (floats > size) {
+    size = (floats + 1023) / 1024 * 1024;
+    memory.reset(static_cast<float*>(std::aligned_alloc(kAlignment, size * sizeof(float))));
+  }
+  return memory.get();
+}
+
+constexpr int kBlock = 16;  // of a transposition: both sides stay in the innermost cache
+
+// lines x width floats to width (the filled ones) rows, each of stride floats.
+inline void to_rows(const float* panel, int width, int filled, int64_t lines, float* rows, int64_t stride) {
+  for (int64_t line = 0; line < lines; line += kBlock) {
+    const int64_t height = std::min<int64_t>(kBlock, lines - line);
+    for (int column = 0; column < filled; ++column) {
+      const float* from = panel + line * width + column;
+      float* to = rows + column * stride + line;
+      if (height == kBlock) {
+        SELFISH_UNROLL for (int at = 0; at < kBlock; ++at) to[at] = from[at * width];
+      } else {
+        for (int64_t at = 0; at < height; ++at) to[at] = from[at * width];
+      }
+    }
+  }
+}
+
+// The other way, with zeros in the columns that are not filled.
+inline void from_rows(const float* rows, int64_t stride, float* panel, int width, int filled, int64_t lines) {
+  for (int64_t line = 0; line < lines; line += kBlock) {
+    const int64_t stop = std::min<int64_t>(line + kBlock, lines);
+    for (int column = 0; column < filled; ++column) {
+      const float* from = rows + column * stride;
+      for (int64_t at = line; at < stop; ++at) panel[at * width + column] = from[at];
+    }
+    if (filled < width)
+      for (int64_t at = line; at < stop; ++at) std::fill(panel + at * width + filled, panel + (at + 1) * width, 0.f);
+  }
+}
+
+inline void all_from_rows(const float* rows, int64_t features, const Panels& panels, float* to) {
+  constexpr int64_t kLines = 128;
+  const int64_t pieces = (features + kLines - 1) / kLines;
+#pragma omp parallel for collapse(2) schedule(static)
+  for (int panel = 0; panel < panels.count; ++panel)
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      const int64_t first = piece * kLines, lines = std::min(kLines, features - first);
+      from_rows(rows + panels.first(panel) * features + first, features,
+                to + (panel * features + first) * panels.width, panels.width, panels.filled(panel), lines);
+    }
+}
+
+// Runs of tiles that one thread takes on together: the piece of x that they share is fetched once.
+struct Groups {
+  int tiles, size, count;
+  Groups(int tiles_, int64_t lines, int panels) : tiles(tiles_) {
+    constexpr int64_t kLines = 768;  // of the result, which should stay in the second cache
+    size = static_cast<int>(std::max<int64_t>(1, kLines * tiles / std::max<int64_t>(lines, 1)));
+    const int tasks_wanted = 4 * omp_get_max_threads();
+    while (size > 1 && (tiles + size - 1) / size * panels < tasks_wanted) size = (size + 1) / 2;
+    count = (tiles + size - 1) / size;
+  }
+  int first(int group) const { return group * size; }
+  int stop(int group) const { return std::min(tiles, (group + 1) * size); }
+};
+
+inline void fill_lines(float* panel, int width, int64_t lines, const float* bias) {
+  if (bias == nullptr) {
+    std::fill(panel, panel + lines * width, 0.f);
+  } else {
+    for (int64_t line = 0; line < lines; ++line) std::fill(panel + line * width, panel + (line + 1) * width, bias[line]);
+  }
+}
+
+// W x for all panels; each piece of the result goes to sink(first row, rows, panel, piece) while it is in the cache.
+template <class Sink>
+inline void multiply_panels(const Packed& packed, const float* values, const float* bias, const float* x,
+                            const Panels& panels, Sink sink) {
+  const Groups groups(packed.row_tiles(), packed.rows(), panels.count);
+#pragma omp parallel for collapse(2) schedule(dynamic, 1)
+  for (int group = 0; group < groups.count; ++group)
+    for (int panel = 0; panel < panels.count; ++panel) {
+      const int64_t first = packed.first_row(groups.first(group));
+      const int64_t lines = packed.first_row(groups.stop(group)) - first;
+      float* piece = scratch(lines * panels.width);
+      fill_lines(piece, panels.width, lines, bias == nullptr ? nullptr : bias + first);
+      for (int column_tile = 0; column_tile < packed.column_tiles(); ++column_tile) {
+        const float* from = x + (panel * packed.columns() + packed.first_column(column_tile)) * panels.width;
+        for (int row_tile = groups.first(group); row_tile < groups.stop(group); ++row_tile)
+          multiply(panels.width, packed.tile(row_tile, column_tile), values, from,
+                   piece + (packed.first_row(row_tile) - first) * panels.width);
+      }
+      sink(first, lines, panel, piece);
+    }
+}
+
+// W^T x for all panels, the values in transposed order.
+template <class Sink>
+inline void multiply_transposed_panels(const Packed& packed, const float* values_t, const float* x,
+                                       const Panels& panels, Sink sink) {
+  const Groups groups(packed.column_tiles(), packed.columns(), panels.count);
+#pragma omp parallel for collapse(2) schedule(dynamic, 1)
+  for (int group = 0; group < groups.count; ++group)
+    for (int panel = 0; panel < panels.count; ++panel) {
+      const int64_t first = packed.first_column(groups.first(group));
+      const int64_t lines = packed.first_column(groups.stop(group)) - first;
+      float* piece = scratch(lines * panels.width);
+      fill_lines(piece, panels.width, lines, nullptr);
+      for (int row_tile = 0; row_tile < packed.row_tiles(); ++row_tile) {
+        const float* from = x + (panel * packed.rows() + packed.first_row(row_tile)) * panels.width;
+        for (int column_tile = groups.first(group); column_tile < groups.stop(group); ++column_tile)
+          multiply(panels.width, packed.tile_t(row_tile, column_tile), values_t, from,
+                   piece + (packed.first_column(column_tile) - first) * panels.width);
+      }
+      sink(first, lines, panel, piece);
+    }
+}
+
+// gradient (+)= d x^T at the existing weights.
+inline void correlate_panels(const Packed& packed, float* gradients, const float* x, const float* d,
+                             const Panels& panels, bool afresh) {
+  const Groups groups(packed.row_tiles(), packed.rows(), 1);
+#pragma omp parallel for schedule(dynamic, 1)
+  for (int group = 0; group < groups.count; ++group) {
+    const int64_t begin = packed.value_start[groups.first(group) * packed.column_tiles()];
+    const int64_t end = packed.value_start[groups.stop(group) * packed.column_tiles()];
+    if (afresh) std::fill(gradients + begin, gradients + end, 0.f);
+    for (int panel = 0; panel < panels.count; ++panel)
+      for (int column_tile = 0; column_tile < packed.column_tiles(); ++column_tile) {
+        const float* from = x + (panel * packed.columns() + packed.first_column(column_tile)) * panels.width;
+        for (int row_tile = groups.first(group); row_tile < groups.stop(group); ++row_tile)
+          correlate(panels.width, packed.tile(row_tile, column_tile), gradients, from,
+                    d + (panel * packed.rows() + packed.first_row(row_tile)) * panels.width);
+      }
+  }
+}
+
+inline void transpose_values(const Packed& packed, const float* values, float* values_t) {
+#pragma omp parallel for schedule(static)
+  for (int tile = 0; tile < packed.tiles(); ++tile) {
+    const float* from = values + packed.value_start[tile];
+    for (int64_t at = packed.value_start[tile]; at < packed.value_start[tile + 1]; ++at)
+      values_t[at] = from[packed.source[at]];
+  }
+}
+
+// The sum of every line over all columns; those that are not filled must be zero.
+inline void sum_lines(const float* from, const Panels& panels, int64_t lines, float* sums_of_lines) {
+#pragma omp parallel for schedule(static)
+  for (int64_t line = 0; line < lines; ++line) {
+    V8 total{};
+    float single = 0.f;
+    for (int panel = 0; panel < panels.count; ++panel) {
+      const float* row = from + (panel * lines + line) * panels.width;
+      if (panels.width == 1) single += *row;
+      for (int at = 0; at + 8 <= panels.width; at += 8) total += load<V8>(row + at);
+    }
+    sums_of_lines[line] = sum(total) + single;
+  }
+}
+
+// Row-major in, row-major out.
+
+struct RowsSink {
+  float* rows;
+  int64_t stride;
+  Panels panels;
+  void operator()(int64_t first, int64_t lines, int panel, const float* piece) const {
+    to_rows(piece, panels.width, panels.filled(panel), lines, rows + panels.first(panel) * stride + first, stride);
+  }
+};
+
+// y = x W^T + bias; work: Panels(n).floats(columns), unused for n = 1.
+inline void linear(const Packed& packed, const float* values, const float* bias, const float* x, int64_t n, float* y,
+                   float* work) {
+  const Panels panels(n);
+  const float* from = x;
+  if (n > 1) {
+    all_from_rows(x, packed.columns(), panels, work);
+    from = work;
+  }
+  multiply_panels(packed, values, bias, from, panels, RowsSink{y, packed.rows(), panels});
+}
+
+// What a layer passes back: x_gradient = d W (if wanted), gradients (if wanted), bias_gradient (if wanted).
+// work: Panels(n).floats(rows + columns); values_t: as many as values, only for x_gradient.
+inline void linear_backward(const Packed& packed, const float* values, const float* x, const float* d, int64_t n,
+                            float* x_gradient, float* gradients, float* bias_gradient, float* values_t, float* work) {
+  const Panels panels(n);
+  float* d_panels = work;
+  float* x_panels = work + panels.floats(packed.rows());
+  all_from_rows(d, packed.rows(), panels, d_panels);
+  if (x_gradient != nullptr) {
+    transpose_values(packed, values, values_t);
+    multiply_transposed_panels(packed, values_t, d_panels, panels, RowsSink{x_gradient, packed.columns(), panels});
+  }
+  if (gradients != nullptr) {
+    all_from_rows(x, packed.columns(), panels, x_panels);
+    correlate_panels(packed, gradients, x_panels, d_panels, panels, true);
+  }
+  if (bias_gradient != nullptr) sum_lines(d_panels, panels, packed.rows(), bias_gradient);
+}
+
+}  // namespace SELFISH_TARGET
+}  // namespace selfish

@@ -1,0 +1,393 @@
+// One recurrent layer over a window: all input products first, then step by step the recurrent product and the cell.
+#pragma once
+
+#include "layer.hpp"
+#include "products.hpp"
+
+namespace selfish {
+namespace SELFISH_TARGET {
+
+inline V8 load_some(const float* from, int64_t count) {
+  if (count >= 8) return load<V8>(from);
+  V8 vector{};
+  for (int64_t at = 0; at < count; ++at) vector[at] = from[at];
+  return vector;
+}
+
+inline void store_some(float* to, V8 vector, int64_t count) {
+  if (count >= 8) {
+    store<V8>(to, vector);
+  } else {
+    for (int64_t at = 0; at < count; ++at) to[at] = vector[at];
+  }
+}
+
+inline void copy_run(float* to, const float* from, int count) {
+  int at = 0;
+  for (; at + 8 <= count; at += 8) store<V8>(to + at, load<V8>(from + at));
+  for (; at < count; ++at) to[at] = from[at];
+}
+
+// Eight values of one unit (or of eight, for a single column) as a cell sees them. `gates` are spaced by `spacing`.
+struct ForwardSite {
+  float* gates;            // in: sums of inputs (and recurrence, unless the cell keeps that apart); out: activations
+  const float* recurrent;  // the recurrence apart, spaced alike
+  int64_t spacing;
+  const float* before;  // h, and
+  const float* memory_before;
+  float* after;
+  float* memory_after;
+  float* extra;  // what else the cell needs to go back
+  int64_t count;
+};
+
+struct BackwardSite {
+  const float* gates;
+  int64_t spacing;
+  const float* memory_before;
+  const float* memory_after;
+  const float* before;
+  const float* extra;
+  V8 d_after;         // of h after this step
+  float* d_memory;    // in: of the memory after this step; out: before it
+  float* d_input;     // of the sums of inputs
+  float* d_recurrent; // of the recurrent sums, where the cell keeps them apart
+  float* d_direct;    // of h before this step, other than through the recurrent matrix
+  int64_t count;
+};
+
+struct LSTM {
+  static constexpr int kGates = 4;  // input, forget, candidate, output
+  static constexpr bool kApart = false, kMemory = true, kDirect = false;
+
+  static SELFISH_INLINE void forward(const ForwardSite& site) {
+    const int64_t n = site.count, s = site.spacing;
+    const V8 in = sigmoid(load_some(site.gates, n)), forget = sigmoid(load_some(site.gates + s, n));
+    const V8 candidate = hyperbolic(load_some(site.gates + 2 * s, n));
+    const V8 out = sigmoid(load_some(site.gates + 3 * s, n));
+    const V8 memory = forget * load_some(site.memory_before, n) + in * candidate;
+    store_some(site.gates, in, n);
+    store_some(site.gates + s, forget, n);
+    store_some(site.gates + 2 * s, candidate, n);
+    store_some(site.gates + 3 * s, out, n);
+    store_some(site.memory_after, memory, n);
+    store_some(site.after, out * hyperbolic(memory), n);
+  }
+
+  static SELFISH_INLINE void backward(const BackwardSite& site) {
+    const int64_t n = site.count, s = site.spacing;
+    const V8 in = load_some(site.gates, n), forget = load_some(site.gates + s, n);
+    const V8 candidate = load_some(site.gates + 2 * s, n), out = load_some(site.gates + 3 * s, n);
+    const V8 squashed = hyperbolic(load_some(site.memory_after, n));
+    const V8 d_memory = site.d_after * out * (1.f - squashed * squashed) + load_some(site.d_memory, n);
+    store_some(site.d_input, d_memory * candidate * in * (1.f - in), n);
+    store_some(site.d_input + s, d_memory * load_some(site.memory_before, n) * forget * (1.f - forget), n);
+    store_some(site.d_input + 2 * s, d_memory * in * (1.f - candidate * candidate), n);
+    store_some(site.d_input + 3 * s, site.d_after * squashed * out * (1.f - out), n);
+    store_some(site.d_memory, d_memory * forget, n);
+  }
+};
+
+struct GRU {
+  static constexpr int kGates = 3;  // reset, update, candidate
+  static constexpr bool kApart = true, kMemory = false, kDirect = true;
+
+  static SELFISH_INLINE void forward(const ForwardSite& site) {
+    const int64_t n = site.count, s = site.spacing;
+    const V8 reset = sigmoid(load_some(site.gates, n) + load_some(site.recurrent, n));
+    const V8 update = sigmoid(load_some(site.gates + s, n) + load_some(site.recurrent + s, n));
+    const V8 recalled = load_some(site.recurrent + 2 * s, n);
+    const V8 candidate = hyperbolic(load_some(site.gates + 2 * s, n) + reset * recalled);
+    store_some(site.gates, reset, n);
+    store_some(site.gates + s, update, n);
+    store_some(site.gates + 2 * s, candidate, n);
+    store_some(site.extra, recalled, n);
+    store_some(site.after, candidate + update * (load_some(site.before, n) - candidate), n);
+  }
+
+  static SELFISH_INLINE void backward(const BackwardSite& site) {
+    const int64_t n = site.count, s = site.spacing;
+    const V8 reset = load_some(site.gates, n), update = load_some(site.gates + s, n);
+    const V8 candidate = load_some(site.gates + 2 * s, n);
+    const V8 d_candidate = site.d_after * (1.f - update) * (1.f - candidate * candidate);
+    const V8 d_update = site.d_after * (load_some(site.before, n) - candidate) * update * (1.f - update);
+    const V8 d_reset = d_candidate * load_some(site.extra, n) * reset * (1.f - reset);
+    store_some(site.d_input, d_reset, n);
+    store_some(site.d_input + s, d_update, n);
+    store_some(site.d_input + 2 * s, d_candidate, n);
+    store_some(site.d_recurrent, d_reset, n);
+    store_some(site.d_recurrent + s, d_update, n);
+    store_some(site.d_recurrent + 2 * s, d_candidate * reset, n);
+    store_some(site.d_direct, site.d_after * update, n);
+  }
+};
+
+template <bool Rectified>
+struct Elman {
+  static constexpr int kGates = 1;
+  static constexpr bool kApart = false, kMemory = false, kDirect = false;
+
+  static SELFISH_INLINE void forward(const ForwardSite& site) {
+    const V8 sum = load_some(site.gates, site.count);
+    const V8 after = Rectified ? (sum > 0.f ? sum : V8{}) : hyperbolic(sum);
+    store_some(site.gates, after, site.count);
+    store_some(site.after, after, site.count);
+  }
+
+  static SELFISH_INLINE void backward(const BackwardSite& site) {
+    const V8 after = load_some(site.gates, site.count);
+    const V8 slope = Rectified ? (after > 0.f ? same<V8>(1.f) : V8{}) : 1.f - after * after;
+    store_some(site.d_input, site.d_after * slope, site.count);
+  }
+};
+
+// Where everything of a step lies: steps x narrow panels x lines x width.
+struct StepLayout {
+  int64_t steps, batch, hidden;
+  Panels panels;  // of one step
+  StepLayout(const LayerShape& shape) : steps(shape.steps), batch(shape.batch), hidden(shape.hidden), panels(batch) {}
+  int64_t line_floats(int64_t lines) const { return panels.floats(lines); }
+  template <class Float>
+  Float* at(Float* base, int64_t step, int panel, int64_t lines) const {
+    return base + (step * panels.count + panel) * lines * panels.width;
+  }
+};
+
+// Between one panel over all tokens (row of `from`) and the places of these tokens in their steps.
+template <class Visit>
+inline void each_run(const Panels& wide, int panel, const StepLayout& layout, Visit visit) {
+  const int64_t first = wide.first(panel), stop = first + wide.filled(panel);
+  for (int64_t token = first; token < stop;) {
+    const int64_t step = token / layout.batch, member = token % layout.batch;
+    const int narrow = static_cast<int>(member / layout.panels.width);
+    const int column = static_cast<int>(member % layout.panels.width);
+    const int64_t until_panel = layout.panels.filled(narrow) - column;
+    const int count = static_cast<int>(std::min(until_panel, stop - token));
+    visit(static_cast<int>(token - first), step, narrow, column, count);
+    token += count;
+  }
+}
+
+// The tokens of one step as columns of the wide panels.
+template <class Visit>
+inline void each_wide_run(const Panels& wide, const StepLayout& layout, int64_t step, int narrow, Visit visit) {
+  int64_t token = step * layout.batch + layout.panels.first(narrow);
+  const int filled = layout.panels.filled(narrow);
+  for (int column = 0; column < filled;) {
+    const int panel = static_cast<int>(token / wide.width), at = static_cast<int>(token % wide.width);
+    const int count = std::min(filled - column, wide.width - at);
+    visit(panel, at, column, count);
+    column += count, token += count;
+  }
+}
+
+inline void state_from_rows(const float* rows, const StepLayout& layout, float* state) {
+  for (int panel = 0; panel < layout.panels.count; ++panel)
+    from_rows(rows + layout.panels.first(panel) * layout.hidden, layout.hidden, layout.at(state, 0, panel, layout.hidden),
+              layout.panels.width, layout.panels.filled(panel), layout.hidden);
+}
+
+inline void state_to_rows(const float* state, const StepLayout& layout, float* rows) {
+  for (int panel = 0; panel < layout.panels.count; ++panel)
+    to_rows(layout.at(state, 0, panel, layout.hidden), layout.panels.width,
+            layout.panels.filled(panel), layout.hidden, rows + layout.panels.first(panel) * layout.hidden,
+            layout.hidden);
+}
+
+template <class Cell>
+void forward(const LayerForward& layer) {
+  const Packed inputs(layer.input_index), recurrence(layer.recurrent_index);
+  const StepLayout layout(layer.shape);
+  const Panels& narrow = layout.panels;
+  const int64_t hidden = layout.hidden, lines = Cell::kGates * hidden, width = narrow.width;
+  const Panels wide(layout.steps * layout.batch);
+
+  const float* x = layer.x;
+  if (wide.width > 1) {
+    all_from_rows(layer.x, inputs.columns(), wide, layer.x_panels);
+    x = layer.x_panels;
+  }
+  multiply_panels(inputs, layer.input_values, layer.bias, x, wide,
+                  [&](int64_t first, int64_t rows, int panel, const float* piece) {
+                    each_run(wide, panel, layout, [&](int at, int64_t step, int part, int column, int count) {
+                      float* to = layout.at(layer.gates, step, part, lines) + first * width + column;
+                      for (int64_t row = 0; row < rows; ++row)
+                        copy_run(to + row * width, piece + row * wide.width + at, count);
+                    });
+                  });
+
+  state_from_rows(layer.h_first, layout, layer.states);
+  if (Cell::kMemory) state_from_rows(layer.c_first, layout, layer.memories);
+  // Rows of the recurrent matrix: as many tiles for every gate, each thread taking the same units of all gates.
+  const int chunks = recurrence.row_tiles() / Cell::kGates;
+#pragma omp parallel
+  {
+    const int threads = omp_get_num_threads(), thread = omp_get_thread_num();
+    const int begin = chunks * thread / threads, end = chunks * (thread + 1) / threads;
+    for (int64_t step = 0; step < layout.steps; ++step) {
+      for (int chunk = begin; chunk < end; ++chunk)
+        for (int part = 0; part < narrow.count; ++part) {
+          const int64_t unit = recurrence.first_row(chunk), stop = recurrence.first_row(chunk + 1);
+          const float* before = layout.at(layer.states, step, part, hidden);
+          float* after = layout.at(layer.states, step + 1, part, hidden);
+          float* gates = layout.at(layer.gates, step, part, lines);
+          float* sums = Cell::kApart ? layout.at(layer.apart, 0, part, lines) : gates;
+          if (Cell::kApart)
+            for (int gate = 0; gate < Cell::kGates; ++gate)
+              fill_lines(sums + (gate * hidden + unit) * width, narrow.width, stop - unit,
+                         layer.recurrent_bias == nullptr ? nullptr : layer.recurrent_bias + gate * hidden + unit);
+          for (int column_tile = 0; column_tile < recurrence.column_tiles(); ++column_tile)
+            for (int gate = 0; gate < Cell::kGates; ++gate) {
+              const int row_tile = gate * chunks + chunk;
+              multiply(narrow.width, recurrence.tile(row_tile, column_tile), layer.recurrent_values,
+                       before + recurrence.first_column(column_tile) * width,
+                       sums + recurrence.first_row(row_tile) * width);
+            }
+          for (int64_t at = unit * width; at < stop * width; at += 8) {
+            ForwardSite site{};
+            site.gates = gates + at, site.recurrent = sums + at, site.spacing = hidden * width;
+            site.before = before + at, site.after = after + at, site.count = stop * width - at;
+            if (Cell::kMemory) {
+              site.memory_before = layout.at(layer.memories, step, part, hidden) + at;
+              site.memory_after = layout.at(layer.memories, step + 1, part, hidden) + at;
+            }
+            if (Cell::kApart) site.extra = layout.at(layer.extra, step, part, hidden) + at;
+            Cell::forward(site);
+          }
+          float* rows = layer.y + (step * layout.batch + narrow.first(part)) * hidden + unit;
+          to_rows(after + unit * width, narrow.width, narrow.filled(part), stop - unit, rows, hidden);
+          if (layer.h_panels != nullptr && step + 1 < layout.steps)
+            each_wide_run(wide, layout, step + 1, part, [&](int panel, int at, int column, int count) {
+              float* to = layer.h_panels + panel * hidden * wide.width + at;
+              for (int64_t line = unit; line < stop; ++line)
+                copy_run(to + line * wide.width, after + line * width + column, count);
+            });
+        }
+#pragma omp barrier
+    }
+  }
+  if (layer.h_panels != nullptr) {
+    // The state before the first step, and zeros behind the last token.
+    for (int part = 0; part < narrow.count; ++part)
+      each_wide_run(wide, layout, 0, part, [&](int panel, int at, int column, int count) {
+        const float* from = layout.at(layer.states, 0, part, hidden) + column;
+        float* to = layer.h_panels + panel * hidden * wide.width + at;
+        for (int64_t line = 0; line < hidden; ++line) copy_run(to + line * wide.width, from + line * width, count);
+      });
+    const int last = wide.count - 1, filled = wide.filled(last);
+    for (int64_t line = 0; line < hidden; ++line) {
+      float* row = layer.h_panels + (last * hidden + line) * wide.width;
+      std::fill(row + filled, row + wide.width, 0.f);
+    }
+  }
+  state_to_rows(layout.at(layer.states, layout.steps, 0, hidden), layout, layer.h_last);
+  if (Cell::kMemory) state_to_rows(layout.at(layer.memories, layout.steps, 0, hidden), layout, layer.c_last);
+}
+
+template <class Cell>
+void backward(const LayerBackward& layer) {
+  const Packed inputs(layer.input_index), recurrence(layer.recurrent_index);
+  const StepLayout layout(layer.shape);
+  const Panels& narrow = layout.panels;
+  const int64_t hidden = layout.hidden, lines = Cell::kGates * hidden, width = narrow.width;
+  const Panels wide(layout.steps * layout.batch);
+  float* d_recurrent_panels = Cell::kApart ? layer.d_recurrent_panels : layer.d_input_panels;
+
+  transpose_values(recurrence, layer.recurrent_values, layer.values_t);
+  if (Cell::kMemory) {
+    if (layer.dc_last != nullptr)
+      state_from_rows(layer.dc_last, layout, layer.d_memory);
+    else
+      std::fill(layer.d_memory, layer.d_memory + layout.line_floats(hidden), 0.f);
+  }
+  if (layer.dh_last != nullptr) state_from_rows(layer.dh_last, layout, layer.d_state);
+  for (float* panels : {layer.d_input_panels, d_recurrent_panels}) {
+    const int last = wide.count - 1, filled = wide.filled(last);
+    for (int64_t line = 0; line < lines && filled < wide.width; ++line) {
+      float* row = panels + (last * lines + line) * wide.width;
+      std::fill(row + filled, row + wide.width, 0.f);
+    }
+  }
+  const int tiles = recurrence.column_tiles();
+#pragma omp parallel
+  {
+    const int threads = omp_get_num_threads(), thread = omp_get_thread_num();
+    const int begin = tiles * thread / threads, end = tiles * (thread + 1) / threads;
+    // Two of each, used in turn: while one step's gradients are read by all threads the next one's are written.
+    const int64_t turn = layout.line_floats(lines);
+    // Step -1 is the state before the window: it gets a gradient but has no cell.
+    for (int64_t step = layout.steps - 1; step >= (layer.dh_first != nullptr ? -1 : 0); --step) {
+      float* d_input = layer.d_input + (step & 1) * turn;
+      float* d_recurrent = Cell::kApart ? layer.d_recurrent + (step & 1) * turn : d_input;
+      float* d_later = (Cell::kApart ? layer.d_recurrent : layer.d_input) + ((step + 1) & 1) * turn;
+      for (int tile = begin; tile < end; ++tile)
+        for (int part = 0; part < narrow.count; ++part) {
+          const int64_t unit = recurrence.first_column(tile), stop = recurrence.first_column(tile + 1);
+          float* d_after = layout.at(layer.d_state, 0, part, hidden);
+          const bool last = step == layout.steps - 1;
+          if (last && layer.dh_last == nullptr)
+            std::fill(d_after + unit * width, d_after + stop * width, 0.f);
+          if (!last && !Cell::kDirect) std::fill(d_after + unit * width, d_after + stop * width, 0.f);
+          if (!last) {
+            for (int row_tile = 0; row_tile < recurrence.row_tiles(); ++row_tile)
+              multiply(narrow.width, recurrence.tile_t(row_tile, tile), layer.values_t,
+                       layout.at(d_later, 0, part, lines) + recurrence.first_row(row_tile) * width,
+                       d_after + unit * width);
+          }
+          if (step < 0) continue;
+          const float* rows = layer.dy + (step * layout.batch + narrow.first(part)) * hidden + unit;
+          for (int64_t line = 0; line < stop - unit; line += kBlock)
+            for (int column = 0; column < narrow.filled(part); ++column)
+              for (int64_t at = line; at < std::min<int64_t>(line + kBlock, stop - unit); ++at)
+                d_after[(unit + at) * width + column] += rows[column * hidden + at];
+          float* input_here = layout.at(d_input, 0, part, lines);
+          float* recurrent_here = layout.at(d_recurrent, 0, part, lines);
+          for (int64_t at = unit * width; at < stop * width; at += 8) {
+            BackwardSite site{};
+            site.gates = layout.at(layer.gates, step, part, lines) + at, site.spacing = hidden * width;
+            site.before = layout.at(layer.states, step, part, hidden) + at;
+            if (Cell::kMemory) {
+              site.memory_before = layout.at(layer.memories, step, part, hidden) + at;
+              site.memory_after = layout.at(layer.memories, step + 1, part, hidden) + at;
+              site.d_memory = layout.at(layer.d_memory, 0, part, hidden) + at;
+            }
+            if (Cell::kApart) site.extra = layout.at(layer.extra, step, part, hidden) + at;
+            site.count = stop * width - at;
+            site.d_after = load_some(d_after + at, site.count);
+            site.d_input = input_here + at, site.d_recurrent = recurrent_here + at, site.d_direct = d_after + at;
+            Cell::backward(site);
+          }
+          each_wide_run(wide, layout, step, part, [&](int panel, int at, int column, int count) {
+            for (int gate = 0; gate < Cell::kGates; ++gate)
+              for (int64_t line = gate * hidden + unit; line < gate * hidden + stop; ++line) {
+                const int64_t to = (panel * lines + line) * wide.width + at;
+                copy_run(layer.d_input_panels + to, input_here + line * width + column, count);
+                if (Cell::kApart) copy_run(d_recurrent_panels + to, recurrent_here + line * width + column, count);
+              }
+          });
+        }
+#pragma omp barrier
+    }
+  }
+  if (layer.dh_first != nullptr) {
+    state_to_rows(layer.d_state, layout, layer.dh_first);
+    if (Cell::kMemory) state_to_rows(layer.d_memory, layout, layer.dc_first);
+  }
+  if (layer.recurrent_gradients != nullptr)
+    correlate_panels(recurrence, layer.recurrent_gradients, layer.h_panels, d_recurrent_panels, wide, true);
+  if (layer.dx != nullptr) {
+    transpose_values(inputs, layer.input_values, layer.values_t);
+    multiply_transposed_panels(inputs, layer.values_t, layer.d_input_panels, wide,
+                               RowsSink{layer.dx, inputs.columns(), wide});
+  }
+  if (layer.input_gradients != nullptr) {
+    all_from_rows(layer.x, inputs.columns(), wide, layer.x_panels);
+    correlate_panels(inputs, layer.input_gradients, layer.x_panels, layer.d_input_panels, wide, true);
+  }
+  for (auto [gradient, panels] : {std::pair<float*, float*>{layer.bias_gradient, layer.d_input_panels},
+                                  std::pair<float*, float*>{layer.recurrent_bias_gradient, d_recurrent_panels}})
+    if (gradient != nullptr) sum_lines(panels, wide, lines, gradient);
+}
+
+}  // namespace SELFISH_TARGET
+}  // namespace selfish

@@ -1,0 +1,166 @@
+// The two loops everything rests on: the product of one tile with a panel, and the gradient of one tile's weights.
+//
+// A panel holds a few columns (tokens) of a matrix of activations: width floats for each feature, feature after feature.
+#pragma once
+
+#include "packed.hpp"
+#include "vectors.hpp"
+
+#define SELFISH_UNROLL _Pragma("GCC unroll 16")
+#define SELFISH_INLINE inline __attribute__((always_inline))
+
+namespace selfish {
+namespace SELFISH_TARGET {
+
+constexpr int kAhead = 3;  // entries whose output row is fetched early; at most kSpareEntries
+
+template <int Width>
+SELFISH_INLINE void fetch(const float* row) {
+  SELFISH_UNROLL for (int at = 0; at < Width; at += 16) __builtin_prefetch(row + at, 1);
+}
+
+template <class V, int N>
+SELFISH_INLINE void add_product(V* sum, float value, const float* x) {
+  SELFISH_UNROLL for (int i = 0; i < N; ++i) sum[i] += value * load<V>(x + kLanes<V> * i);
+}
+
+// Entries of equal length one after the other; Rest = length % 4 is a constant so that no branch is left. Sets of sums
+// hide the time an addition takes where one row has too few vectors for that.
+template <class V, int N, int Sets, int Rest>
+SELFISH_INLINE void multiply_run(const Entry* entry, const Entry* end, int fours, const uint8_t*& local,
+                                 const float*& value, const float* x, float* y) {
+  constexpr int kWidth = N * kLanes<V>;
+  for (; entry != end; ++entry) {
+    float* row = y + entry->line * kWidth;
+    fetch<kWidth>(y + entry[kAhead].line * kWidth);
+    V sum[Sets][N];
+    SELFISH_UNROLL for (int i = 0; i < N; ++i) sum[0][i] = load<V>(row + kLanes<V> * i);
+    SELFISH_UNROLL for (int set = 1; set < Sets; ++set)
+      SELFISH_UNROLL for (int i = 0; i < N; ++i) sum[set][i] = V{};
+    for (int four = 0; four < fours; ++four, local += 4, value += 4) {
+      SELFISH_UNROLL for (int i = 0; i < 4; ++i) add_product<V, N>(sum[i % Sets], value[i], x + local[i] * kWidth);
+    }
+    SELFISH_UNROLL for (int i = 0; i < Rest; ++i) add_product<V, N>(sum[i % Sets], value[i], x + local[i] * kWidth);
+    local += Rest, value += Rest;
+    SELFISH_UNROLL for (int i = 0; i < N; ++i) {
+      V total = sum[0][i];
+      SELFISH_UNROLL for (int set = 1; set < Sets; ++set) total += sum[set][i];
+      store<V>(row + kLanes<V> * i, total);
+    }
+  }
+}
+
+// y += W x for one tile; x and y point to the tile's first column and first row in their panels.
+template <class V, int N>
+inline void multiply_tile(const Tile& tile, const float* values, const float* x, float* y) {
+  constexpr int kSets = N == 1 ? 4 : N <= 3 ? 2 : 1;
+  const Entry *entry = tile.entries, *end = tile.entries + tile.count;
+  const uint8_t* local = tile.local;
+  const float* value = values + tile.start;
+  while (entry != end) {
+    const int length = entry->count_less + 1;
+    const Entry* stop = entry + 1;
+    while (stop != end && stop->count_less + 1 == length) ++stop;
+    switch (length % 4) {
+      case 0: multiply_run<V, N, kSets, 0>(entry, stop, length / 4, local, value, x, y); break;
+      case 1: multiply_run<V, N, kSets, 1>(entry, stop, length / 4, local, value, x, y); break;
+      case 2: multiply_run<V, N, kSets, 2>(entry, stop, length / 4, local, value, x, y); break;
+      default: multiply_run<V, N, kSets, 3>(entry, stop, length / 4, local, value, x, y);
+    }
+    entry = stop;
+  }
+}
+
+// The inner products of one row of d with Count rows of x.
+template <int N, int Count>
+SELFISH_INLINE V8 inner_products(const uint8_t* local, const float* x, const float* d) {
+  constexpr int kWidth = 8 * N;
+  V8 sum[8];
+  const float* row[Count];
+  SELFISH_UNROLL for (int i = 0; i < Count; ++i) row[i] = x + local[i] * kWidth;
+  const V8 first = load<V8>(d);
+  SELFISH_UNROLL for (int i = 0; i < Count; ++i) sum[i] = first * load<V8>(row[i]);
+  SELFISH_UNROLL for (int n = 1; n < N; ++n) {
+    const V8 here = load<V8>(d + 8 * n);
+    SELFISH_UNROLL for (int i = 0; i < Count; ++i) sum[i] += here * load<V8>(row[i] + 8 * n);
+  }
+  SELFISH_UNROLL for (int i = Count; i < 8; ++i) sum[i] = V8{};
+  return sums(sum);
+}
+
+template <int N, int Count>
+SELFISH_INLINE void add_inner_products(float* gradient, const uint8_t* local, const float* x, const float* d) {
+  const V8 found = inner_products<N, Count>(local, x, d);
+  SELFISH_UNROLL for (int i = 0; i < Count; ++i) gradient[i] += found[i];
+}
+
+// gradient += (d x^T at the weights of one tile); x and d point to the tile's first column and row in their panels.
+template <int N>
+inline void correlate_tile(const Tile& tile, float* gradients, const float* x, const float* d) {
+  constexpr int kWidth = 8 * N;
+  const uint8_t* local = tile.local;
+  float* gradient = gradients + tile.start;
+  for (int entry = 0; entry < tile.count; ++entry) {
+    const float* row = d + tile.entries[entry].line * kWidth;
+    fetch<kWidth>(d + tile.entries[entry + kAhead].line * kWidth);
+    const int length = tile.entries[entry].count_less + 1;
+    int at = 0;
+    for (; at + 8 <= length; at += 8)
+      store<V8>(gradient + at, load<V8>(gradient + at) + inner_products<N, 8>(local + at, x, row));
+    switch (length - at) {
+      case 1: add_inner_products<N, 1>(gradient + at, local + at, x, row); break;
+      case 2: add_inner_products<N, 2>(gradient + at, local + at, x, row); break;
+      case 3: add_inner_products<N, 3>(gradient + at, local + at, x, row); break;
+      case 4: add_inner_products<N, 4>(gradient + at, local + at, x, row); break;
+      case 5: add_inner_products<N, 5>(gradient + at, local + at, x, row); break;
+      case 6: add_inner_products<N, 6>(gradient + at, local + at, x, row); break;
+      case 7: add_inner_products<N, 7>(gradient + at, local + at, x, row); break;
+      default: break;
+    }
+    local += length, gradient += length;
+  }
+}
+
+// The same for a single column.
+inline void correlate_tile_single(const Tile& tile, float* gradients, const float* x, const float* d) {
+  const uint8_t* local = tile.local;
+  float* gradient = gradients + tile.start;
+  for (int entry = 0; entry < tile.count; ++entry)
+    for (int left = tile.entries[entry].count_less + 1; left > 0; --left)
+      *gradient++ += d[tile.entries[entry].line] * x[*local++];
+}
+
+// Widths a panel can have: one column, or a multiple of eight up to 64.
+constexpr int kWidest = 64;
+using Widest = VectorOf<SELFISH_WIDEST>::type;
+
+inline void multiply(int width, const Tile& tile, const float* values, const float* x, float* y) {
+  switch (width) {
+    case 1: multiply_tile<float, 1>(tile, values, x, y); break;
+    case 8: multiply_tile<V8, 1>(tile, values, x, y); break;
+    case 16: multiply_tile<V8, 2>(tile, values, x, y); break;
+    case 24: multiply_tile<V8, 3>(tile, values, x, y); break;
+    case 32: multiply_tile<V8, 4>(tile, values, x, y); break;
+    case 40: multiply_tile<V8, 5>(tile, values, x, y); break;
+    case 48: multiply_tile<V8, 6>(tile, values, x, y); break;
+    case 56: multiply_tile<V8, 7>(tile, values, x, y); break;
+    default: multiply_tile<Widest, kWidest / kLanes<Widest>>(tile, values, x, y);
+  }
+}
+
+inline void correlate(int width, const Tile& tile, float* gradients, const float* x, const float* d) {
+  switch (width) {
+    case 1: correlate_tile_single(tile, gradients, x, d); break;
+    case 8: correlate_tile<1>(tile, gradients, x, d); break;
+    case 16: correlate_tile<2>(tile, gradients, x, d); break;
+    case 24: correlate_tile<3>(tile, gradients, x, d); break;
+    case 32: correlate_tile<4>(tile, gradients, x, d); break;
+    case 40: correlate_tile<5>(tile, gradients, x, d); break;
+    case 48: correlate_tile<6>(tile, gradients, x, d); break;
+    case 56: correlate_tile<7>(tile, gradients, x, d); break;
+    default: correlate_tile<8>(tile, gradients, x, d);
+  }
+}
+
+}  // namespace SELFISH_TARGET
+}  // namespace selfish

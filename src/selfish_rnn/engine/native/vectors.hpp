@@ -1,0 +1,93 @@
+// Short vectors of floats and what the kernels do with them. GCC's and Clang's vector types become whatever registers
+// the processor that is compiled for has. In a namespace of its own for each such processor: see kernels.hpp.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+namespace selfish {
+namespace SELFISH_TARGET {
+
+template <int Lanes>
+struct VectorOf {
+  typedef float type __attribute__((vector_size(4 * Lanes)));
+  typedef float loose __attribute__((vector_size(4 * Lanes), aligned(4), may_alias));
+};
+using V8 = VectorOf<8>::type;
+typedef int32_t I8 __attribute__((vector_size(32)));
+
+template <class V>
+constexpr int kLanes = sizeof(V) / sizeof(float);
+
+template <class V>
+inline V load(const float* from) {
+  if constexpr (kLanes<V> == 1) {
+    return *from;
+  } else {
+    return *reinterpret_cast<const typename VectorOf<kLanes<V>>::loose*>(from);
+  }
+}
+
+template <class V>
+inline void store(float* to, V vector) {
+  if constexpr (kLanes<V> == 1) {
+    *to = vector;
+  } else {
+    *reinterpret_cast<typename VectorOf<kLanes<V>>::loose*>(to) = vector;
+  }
+}
+
+template <class V>
+inline V same(float number) {
+  return V{} + number;
+}
+
+// Eight vectors to the vector of their eight sums.
+inline V8 sums(const V8* v) {
+  const auto halves = [](V8 a, V8 b) {
+    return __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13) +
+           __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
+  };
+  const auto quarters = [](V8 a, V8 b) {
+    return __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13) +
+           __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+  };
+  const V8 low = quarters(halves(v[0], v[1]), halves(v[2], v[3]));
+  const V8 high = quarters(halves(v[4], v[5]), halves(v[6], v[7]));
+  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11) +
+         __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15);
+}
+
+inline float sum(V8 v) {
+  return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7]));
+}
+
+inline V8 larger(V8 a, V8 b) { return a > b ? a : b; }
+
+// e^x to about 1e-7 relative: x = n ln 2 + r, a polynomial for e^r, n into the exponent. NaN stays NaN.
+inline V8 exponential(V8 x) {
+  const V8 lowest = same<V8>(-87.3f), highest = same<V8>(88.3f);
+  x = x < lowest ? lowest : x;
+  x = x > highest ? highest : x;
+  const V8 shift = same<V8>(12582912.f);  // 1.5 * 2^23: adding it rounds to a whole number, in the lowest bits
+  const V8 shifted = x * 1.44269504f + shift;
+  const V8 n = shifted - shift;
+  V8 r = x - n * 0.693359375f;
+  r = r + n * 2.12194440e-4f;
+  V8 p = same<V8>(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + (r + 1.f);
+  const I8 power = (I8)shifted + (127 - 0x4b400000);
+  return p * (V8)(power << 23);
+}
+
+inline V8 sigmoid(V8 x) { return 1.f / (1.f + exponential(-x)); }
+inline V8 hyperbolic(V8 x) { return 2.f * sigmoid(x + x) - 1.f; }
+
+}  // namespace SELFISH_TARGET
+}  // namespace selfish

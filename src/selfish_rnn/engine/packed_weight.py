@@ -1,0 +1,198 @@
+"""A sparse weight matrix of which only the existing weights are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from selfish_rnn.engine import native
+from selfish_rnn.engine.native import address
+from selfish_rnn.engine.tiling import Tiling
+
+
+class PackedWeight(nn.Module):
+    """The existing weights of a matrix: ``values``, a parameter for any optimizer, and ``index``, where they are.
+
+    ::
+
+        weight = PackedWeight.from_dense(matrix)           # its non-zeros exist
+        weight = PackedWeight(matrix.shape, positions)     # zeros at these row-major positions
+        weight.to_dense(), weight.to_csr()
+
+    ``values`` has one number for each existing weight, in the order the kernels want them. That order changes when
+    the matrix is rewired. ``index`` (bytes) is saved, loaded and copied with the module like any buffer; it takes four
+    bytes and a fraction for each weight.
+
+    Args:
+        shape: rows and columns.
+        positions: sorted row-major positions of the weights that exist.
+        values: of these weights, in that order; zeros by default.
+        gate_rows: how many rows each gate of a recurrent matrix has; one gate by default.
+    """
+
+    index: Tensor
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        positions: Tensor,
+        values: Tensor | None = None,
+        gate_rows: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__()
+        rows, columns = shape
+        self.shape = (int(rows), int(columns))
+        self.gate_rows = (self.shape[0],) if gate_rows is None else tuple(gate_rows)
+        if sum(self.gate_rows) != rows:
+            raise ValueError(f"gates of {self.gate_rows} rows do not fit a matrix of {rows} rows")
+        positions = positions.to(torch.int64).contiguous()
+        size = self.shape[0] * self.shape[1]
+        if len(positions) and (positions[0] < 0 or positions[-1] >= size or (positions[1:] <= positions[:-1]).any()):
+            raise ValueError(f"positions must be sorted, different and from 0 to {size - 1}")
+        index, order = self._build(positions)
+        self.register_buffer("index", index)
+        kept = torch.zeros(len(positions)) if values is None else values.detach().to(torch.float32)[order]
+        self.values = nn.Parameter(kept)
+
+    def _build(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """The index for these positions, and for each value the rank of its position."""
+        library = native.library()
+        tiling = Tiling.of(self.shape, self.gate_rows, len(positions))
+        bounds = torch.tensor(tiling.row_bounds, dtype=torch.int32)
+        arguments = (
+            *self.shape,
+            len(positions),
+            address(positions),
+            len(bounds) - 1,
+            address(bounds),
+            tiling.column_tiles,
+            tiling.tile_columns,
+        )
+        index = torch.empty(library.selfish_index_bytes(*arguments), dtype=torch.uint8)
+        order = torch.empty(len(positions), dtype=torch.int32)
+        library.selfish_index_build(*arguments, address(index), address(order))
+        return index, order
+
+    # Forms
+
+    @classmethod
+    def from_dense(
+        cls, matrix: Tensor, mask: Tensor | None = None, gate_rows: Sequence[int] | None = None
+    ) -> PackedWeight:
+        """The weights of a matrix that are not zero, or those that ``mask`` says exist."""
+        matrix = matrix.detach()
+        positions = (matrix if mask is None else mask).flatten().nonzero().flatten()
+        return cls(matrix.shape, positions, matrix.flatten()[positions], gate_rows)
+
+    @classmethod
+    def from_csr(cls, matrix: Tensor, gate_rows: Sequence[int] | None = None) -> PackedWeight:
+        """The stored weights of a ``torch.sparse_csr`` matrix."""
+        rows, columns = matrix.shape
+        starts = matrix.crow_indices()
+        row = torch.repeat_interleave(torch.arange(rows), starts.diff())
+        positions, order = (row * columns + matrix.col_indices()).sort()
+        return cls(matrix.shape, positions, matrix.values()[order], gate_rows)
+
+    def to_dense(self) -> Tensor:
+        """The whole matrix, zeros included; gradients find their way back."""
+        positions, places = self.sorted()
+        return self.values.new_zeros(self.shape).flatten().index_put((positions,), self.values[places]).view(self.shape)
+
+    def to_csr(self) -> Tensor:
+        """A ``torch.sparse_csr`` matrix."""
+        positions, places = self.sorted()
+        rows, columns = self.shape
+        starts = torch.searchsorted(positions, torch.arange(rows + 1) * columns)
+        return torch.sparse_csr_tensor(starts, positions % columns, self.values[places], self.shape)
+
+    def sorted(self) -> tuple[Tensor, Tensor]:
+        """The row-major positions of the weights, sorted, and for each the place of its value in ``values``."""
+        positions = torch.empty(self.count, dtype=torch.int64)
+        places = torch.empty(self.count, dtype=torch.int32)
+        native.library().selfish_index_sorted(address(self.index), address(positions), address(places))
+        return positions, places
+
+    @property
+    def count(self) -> int:
+        """How many weights exist."""
+        return len(self.values)
+
+    @property
+    def density(self) -> float:
+        return self.count / (self.shape[0] * self.shape[1])
+
+    def extra_repr(self) -> str:
+        rows, columns = self.shape
+        return f"{rows} x {columns}, {self.count} weights, density {self.density:.3f}"
+
+    # Change
+
+    @torch.no_grad()
+    def rewire(self, removed: Tensor, grown: Tensor, optimizers: Sequence[torch.optim.Optimizer] = ()) -> None:
+        """Remove the weights at some positions and grow others, at zero.
+
+        Both are row-major positions, sorted; a removed one may grow again, and starts anew. What the ``optimizers``
+        remember of a weight stays with it, and is fresh for a grown one.
+        """
+        from selfish_rnn.optimizer_state import carry
+
+        positions, places = self.sorted()
+        kept = torch.ones(len(positions), dtype=torch.bool)
+        if len(removed):
+            ranks = torch.searchsorted(positions, removed)
+            if ranks[-1] >= len(positions) or (positions[ranks] != removed).any():
+                raise ValueError("a weight that does not exist cannot be removed")
+            kept[ranks] = False
+        positions, places = positions[kept], places[kept]
+        after = torch.empty(len(positions) + len(grown), dtype=torch.int64)
+        origin = torch.full((len(after),), -1, dtype=torch.int32)
+        at = torch.searchsorted(positions, grown) + torch.arange(len(grown))
+        old = torch.ones(len(after), dtype=torch.bool).index_fill_(0, at, False)
+        after[at], after[old], origin[old] = grown, positions, places
+        if len(after) > 1 and (after[1:] <= after[:-1]).any():
+            raise ValueError("a weight that exists cannot grow")
+        self.index, order = self._build(after)
+        origin = origin[order]
+        fresh = (origin < 0).nonzero().flatten()
+        origin.clamp_(min=0)
+        for optimizer in optimizers:
+            carry(optimizer, self.values, origin, fresh)
+        self._replace_values(self.values.detach()[origin].index_fill_(0, fresh, 0.0))
+        self.values.grad = None
+
+    def _replace_values(self, values: Tensor) -> None:
+        if values.shape == self.values.shape:
+            self.values.data.copy_(values)
+        else:
+            self.values.data = values
+
+    # State
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, local_metadata: Any, strict: bool, *rest: Any
+    ) -> None:
+        """The saved index may be of another topology, with another number of weights."""
+        index, values = state_dict.get(prefix + "index"), state_dict.get(prefix + "values")
+        if index is not None and values is not None:
+            self._take_index(prefix, index, values)
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *rest)
+
+    def _take_index(self, prefix: str, index: Tensor, values: Tensor) -> None:
+        if index.dtype != torch.uint8 or index.ndim != 1:
+            raise RuntimeError(f"{prefix}index is not the index of a packed weight")
+        index = index.detach().cpu().contiguous()
+        if not native.library().selfish_index_valid(address(index), len(index)):
+            raise RuntimeError(f"{prefix}index is damaged, or not the index of a packed weight")
+        rows, columns, count = index[16:40].view(torch.int64).tolist()
+        if (rows, columns) != self.shape or (count,) != tuple(values.shape):
+            raise RuntimeError(
+                f"{prefix}index is of a {rows} x {columns} matrix with {count} weights, this is one of "
+                f"{self.shape[0]} x {self.shape[1]} and there are {len(values)} values"
+            )
+        if len(index) != len(self.index):
+            self.index = torch.empty_like(index)
+        if count != len(self.values):
+            self._replace_values(self.values.detach().new_zeros(count))

@@ -1,0 +1,265 @@
+"""Recurrent layers as operators of torch, with gradients; see :mod:`selfish_rnn.engine.operators`."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from selfish_rnn.engine import native
+from selfish_rnn.engine.dense_gradients import collect, is_collecting
+from selfish_rnn.engine.native import CELLS, address, panel_floats
+from selfish_rnn.engine.operators import contiguous, floats, operator
+
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+def _kept(x: Tensor, hidden: int, cell: str, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Memory for gates, states, memories, what else a cell needs, and states as panels."""
+    steps, batch, _ = x.shape
+    step = panel_floats(batch, 1)
+    return (
+        x.new_empty(steps * step * hidden * GATES[cell]),
+        x.new_empty((steps + 1) * step * hidden),
+        x.new_empty((steps + 1) * step * hidden if cell == "lstm" else 0),
+        x.new_empty(steps * step * hidden if cell == "gru" else 0),
+        x.new_empty(panel_floats(steps * batch, hidden) if keep else 0),
+    )
+
+
+@operator("recurrent_layer")
+def recurrent_layer(
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+    input_values: Tensor,
+    input_index: Tensor,
+    recurrent_values: Tensor,
+    recurrent_index: Tensor,
+    bias: Tensor | None,
+    recurrent_bias: Tensor | None,
+    cell: str,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """A layer over a window: x is steps x batch x inputs, h and c batch x hidden (c empty but for an LSTM).
+
+    Returns the output at every step and the last h and c; the rest is for the way back (``keep``).
+    """
+    x, h, c = contiguous(x, h, c)
+    steps, batch, inputs = x.shape
+    hidden = h.shape[-1]
+    if cell != "gru" and recurrent_bias is not None:
+        bias, recurrent_bias = (recurrent_bias if bias is None else bias + recurrent_bias), None
+    y, h_last, c_last = x.new_empty(steps, batch, hidden), torch.empty_like(h), torch.empty_like(c)
+    kept = _kept(x, hidden, cell, keep)
+    x_panels = floats(panel_floats(steps * batch, inputs))
+    apart = floats(panel_floats(batch, hidden) * GATES[cell] if cell == "gru" else 0)
+    layer = native.LayerForward(
+        cell=CELLS[cell],
+        steps=steps,
+        batch=batch,
+        hidden=hidden,
+        input_index=address(input_index),
+        input_values=address(input_values),
+        recurrent_index=address(recurrent_index),
+        recurrent_values=address(recurrent_values),
+        bias=address(bias),
+        recurrent_bias=address(recurrent_bias),
+        x=address(x),
+        h_first=address(h),
+        c_first=address(c),
+        y=address(y),
+        h_last=address(h_last),
+        c_last=address(c_last),
+        gates=address(kept[0]),
+        states=address(kept[1]),
+        memories=address(kept[2]),
+        extra=address(kept[3]),
+        h_panels=address(kept[4]) if keep else None,
+        x_panels=address(x_panels),
+        apart=address(apart),
+    )
+    native.library().selfish_layer_forward(ctypes.addressof(layer))
+    return y, h_last, c_last, *kept
+
+
+@recurrent_layer.register_fake
+def _(
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+    input_values: Tensor,
+    input_index: Tensor,
+    recurrent_values: Tensor,
+    recurrent_index: Tensor,
+    bias: Tensor | None,
+    recurrent_bias: Tensor | None,
+    cell: str,
+    keep: bool,
+) -> tuple[Tensor, ...]:
+    y = x.new_empty(*x.shape[:2], h.shape[-1])
+    return y, torch.empty_like(h), torch.empty_like(c), *_kept(x, h.shape[-1], cell, keep)
+
+
+@operator("recurrent_layer_backward")
+def recurrent_layer_backward(
+    x: Tensor,
+    input_values: Tensor,
+    input_index: Tensor,
+    recurrent_values: Tensor,
+    recurrent_index: Tensor,
+    kept: list[Tensor],
+    dy: Tensor,
+    dh_last: Tensor | None,
+    dc_last: Tensor | None,
+    cell: str,
+    hidden: int,
+    needs: list[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of x, h, c, both values, and both biases; empty where not needed."""
+    x, dy = contiguous(x, dy)
+    steps, batch, inputs = x.shape
+    if dh_last is not None:
+        (dh_last,) = contiguous(dh_last)
+    if dc_last is not None:
+        (dc_last,) = contiguous(dc_last)
+    found = _layer_gradients(x, input_values, recurrent_values, cell, hidden, needs)
+    wide = functools.partial(panel_floats, steps * batch)
+    step = panel_floats(batch, hidden)
+    gates = GATES[cell]
+    d_input_panels = floats(wide(gates * hidden))
+    d_recurrent_panels = floats(wide(gates * hidden)) if cell == "gru" else None
+    x_panels = floats(wide(inputs))
+    work = [floats(2 * gates * step), floats(2 * gates * step if cell == "gru" else 0), floats(step), floats(step)]
+    larger = input_values if len(input_values) > len(recurrent_values) else recurrent_values
+    scratch = native.transposed_scratch(larger)
+    dx, dh, dc, d_input, d_recurrent, dbias, d_recurrent_bias = (
+        address(tensor) if need else None for tensor, need in zip(found, needs, strict=True)
+    )
+    layer = native.LayerBackward(
+        cell=CELLS[cell],
+        steps=steps,
+        batch=batch,
+        hidden=hidden,
+        input_index=address(input_index),
+        input_values=address(input_values),
+        recurrent_index=address(recurrent_index),
+        recurrent_values=address(recurrent_values),
+        x=address(x),
+        gates=address(kept[0]),
+        states=address(kept[1]),
+        memories=address(kept[2]),
+        extra=address(kept[3]),
+        h_panels=address(kept[4]),
+        dy=address(dy),
+        dh_last=address(dh_last),
+        dc_last=address(dc_last),
+        dx=dx,
+        dh_first=dh,
+        dc_first=dc,
+        input_gradients=d_input,
+        recurrent_gradients=d_recurrent,
+        bias_gradient=dbias,
+        recurrent_bias_gradient=d_recurrent_bias,
+        values_t=address(scratch),
+        x_panels=address(x_panels),
+        d_input_panels=address(d_input_panels),
+        d_recurrent_panels=address(d_recurrent_panels),
+        d_input=address(work[0]),
+        d_recurrent=address(work[1]),
+        d_state=address(work[2]),
+        d_memory=address(work[3]),
+    )
+    native.library().selfish_layer_backward(ctypes.addressof(layer))
+    if is_collecting(input_index):
+        collect(input_index, x, _rows(d_input_panels, steps * batch, gates * hidden))
+    if is_collecting(recurrent_index):
+        d_panels = d_input_panels if d_recurrent_panels is None else d_recurrent_panels
+        before = _rows(kept[4], steps * batch, hidden)
+        collect(recurrent_index, before, _rows(d_panels, steps * batch, gates * hidden))
+    return found
+
+
+def _rows(panels: Tensor, columns: int, features: int) -> Tensor:
+    """Panels as columns (tokens) x features."""
+    width = panel_floats(columns, 1) // -(-columns // native.WIDEST)
+    return panels.view(-1, features, width).transpose(1, 2).reshape(-1, features)[:columns]
+
+
+def _layer_gradients(
+    x: Tensor, input_values: Tensor, recurrent_values: Tensor, cell: str, hidden: int, needs: list[bool]
+) -> tuple[Tensor, ...]:
+    batch, lines = x.shape[1], GATES[cell] * hidden
+    shapes = [
+        x.shape,
+        (batch, hidden),
+        (batch, hidden),
+        input_values.shape,
+        recurrent_values.shape,
+        (lines,),
+        (lines,),
+    ]
+    return tuple(x.new_empty(shape if need else (0,)) for shape, need in zip(shapes, needs, strict=True))
+
+
+@recurrent_layer_backward.register_fake
+def _(
+    x: Tensor,
+    input_values: Tensor,
+    input_index: Tensor,
+    recurrent_values: Tensor,
+    recurrent_index: Tensor,
+    kept: list[Tensor],
+    dy: Tensor,
+    dh_last: Tensor | None,
+    dc_last: Tensor | None,
+    cell: str,
+    hidden: int,
+    needs: list[bool],
+) -> tuple[Tensor, ...]:
+    return _layer_gradients(x, input_values, recurrent_values, cell, hidden, needs)
+
+
+def _save_layer(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, h, _, input_values, input_index, recurrent_values, recurrent_index, *_, cell, keep = inputs
+    ctx.save_for_backward(x, input_values, input_index, recurrent_values, recurrent_index, *output[3:])
+    ctx.cell, ctx.keep, ctx.hidden = cell, keep, h.shape[-1]
+    ctx.mark_non_differentiable(*output[3:])
+    ctx.set_materialize_grads(False)
+
+
+def _layer_autograd(
+    ctx: Any, dy: Tensor | None, dh_last: Tensor | None, dc_last: Tensor | None, *unused: Tensor | None
+) -> tuple[Tensor | None, ...]:
+    if not ctx.keep:
+        raise RuntimeError("this window was run without keeping what its gradients need")
+    x, input_values, input_index, recurrent_values, recurrent_index, *kept = ctx.saved_tensors
+    if dy is None:
+        dy = x.new_zeros(*x.shape[:2], ctx.hidden)
+    needed = ctx.needs_input_grad
+    state = needed[1] or needed[2]
+    needs = [needed[0], state, state and ctx.cell == "lstm", needed[3], needed[5], needed[7], needed[8]]
+    found = recurrent_layer_backward(
+        x,
+        input_values,
+        input_index,
+        recurrent_values,
+        recurrent_index,
+        kept,
+        dy,
+        dh_last,
+        dc_last if ctx.cell == "lstm" else None,
+        ctx.cell,
+        ctx.hidden,
+        needs,
+    )
+    dx, dh, dc, d_input, d_recurrent, dbias, d_recurrent_bias = (
+        tensor if need else None for tensor, need in zip(found, needs, strict=True)
+    )
+    return dx, dh, dc, d_input, None, d_recurrent, None, dbias, d_recurrent_bias, None, None
+
+
+recurrent_layer.register_autograd(_layer_autograd, setup_context=_save_layer)

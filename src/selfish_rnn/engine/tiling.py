@@ -1,0 +1,41 @@
+"""Into which tiles a matrix is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+SMALL_TILE, LARGE_TILE = 128, 256
+"""The longest side of a tile: a panel of activations as long should fit the innermost cache, yet the rows of a tile
+should have enough weights for a loop to be worth its start."""
+
+SPARSE = 0.15
+"""The density below which tiles are large."""
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Row bounds of the tiles, and the number and width of their columns."""
+
+    row_bounds: tuple[int, ...]
+    column_tiles: int
+    tile_columns: int
+
+    @classmethod
+    def of(cls, shape: tuple[int, int], gate_rows: Sequence[int], count: int) -> Tiling:
+        """For a matrix with so many weights. No tile has rows of two gates, and gates of one size are cut alike."""
+        rows, columns = shape
+        longest = LARGE_TILE if count < SPARSE * rows * columns else SMALL_TILE
+        bounds = [0]
+        for size in gate_rows:
+            pieces = _pieces(size, longest, at_least=4)
+            first = bounds[-1]
+            bounds += [first + size * (piece + 1) // pieces for piece in range(pieces)]
+        width = -(-columns // _pieces(columns, longest, at_least=2))
+        return cls(tuple(bounds), -(-columns // width), width)
+
+
+def _pieces(size: int, longest: int, at_least: int) -> int:
+    """Enough, and such a number that threads share them evenly."""
+    pieces = max(-(-size // longest), min(at_least, size // 32), 1)
+    return min(-(-pieces // 4) * 4, size) if pieces > 2 else pieces
