@@ -51,6 +51,7 @@ def tiny_settings(texts: Path, **changes: Any) -> Settings:
     settings: Settings = {
         "corpus": str(texts),
         "model": {"name": "stacked-lstm", "embedding": 8, "hidden": 8, "layers": 2, "dropout": 0.2},
+        "engine": "masked",
         "sparsity": 0.6,
         "prune_rate": 0.5,
         "rescale": False,

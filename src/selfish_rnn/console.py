@@ -124,7 +124,8 @@ def show_start(console: Console, experiment: Experiment, watched: Any, folder: P
         f"{len(corpus.train):,} training tokens, {len(corpus.vocabulary):,} words; "
         f"method {_method_text(experiment)}, optimizer {experiment.optimizer.name}; "
         f"{sparsifier.active_weights:,} of {sparsifier.total_weights:,} weights exist "
-        f"(sparsity {100 * (1 - sparsifier.active_weights / sparsifier.total_weights):.0f} %)",
+        f"(sparsity {100 * (1 - sparsifier.active_weights / sparsifier.total_weights):.0f} %); "
+        f"engine {watched.experiment.engine}",
         highlight=False,
         soft_wrap=True,
     )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from selfish_rnn.optimizer_state import keeps_momentum, momentum
+from selfish_rnn.sparse_weight import SparseWeight
 
 
 class Signals:
@@ -17,14 +18,13 @@ class Signals:
 
     ``kind`` is the method's :attr:`~selfish_rnn.topology.Method.signal`. Momentum is that of the optimizer, which then
     is kept for all positions; with an optimizer that has none it is the gradient. A gradient is collected only
-    inside :meth:`collecting`.
+    inside :meth:`collecting`, or from :meth:`start` on.
     """
 
-    def __init__(self, kind: str | None, optimizers: Collection[Optimizer]) -> None:
+    def __init__(self, kind: str | None, weights: Sequence[SparseWeight], optimizers: Collection[Optimizer]) -> None:
         self.kind = kind
+        self._weights = weights
         self._optimizers = optimizers
-        self._collecting = False
-        self._gradients: dict[int, Tensor] = {}
 
     @property
     def by_gradient(self) -> bool:
@@ -43,40 +43,40 @@ class Signals:
 
     @property
     def collected(self) -> int:
-        """Of how many matrices a dense gradient is held at the moment."""
-        return len(self._gradients)
+        """Of how many matrices a gradient is held at the moment."""
+        return sum(weight.has_gradient for weight in self._weights)
+
+    def start(self) -> None:
+        """Collect the dense gradients of the backward passes to come, if they are needed."""
+        if self.by_gradient:
+            for weight in self._weights:
+                weight.collect_gradient()
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[None]:
         """Keep the dense gradients of the backward passes in this block."""
-        self._gradients.clear()
-        self._collecting = self.by_gradient
+        self.start()
         try:
             yield
         finally:
-            self._collecting = False
+            for weight in self._weights:
+                weight.stop_collecting()
 
-    def gradient_computed(self, index: int, gradient: Tensor, due: bool) -> None:
-        """Keep, or add up, the gradient of a matrix if one is being collected or ``due``."""
-        if self._collecting or (due and self.by_gradient):
-            dense = gradient.detach().to_dense()
-            collected = self._gradients.get(index)
-            self._gradients[index] = dense.clone() if collected is None else collected + dense
-
-    def score(self, index: int, parameter: nn.Parameter) -> Tensor:
+    def score(self, weight: SparseWeight) -> Tensor:
         """The gradient or momentum of a whole matrix."""
         if self.by_gradient:
-            if index not in self._gradients:
+            if not weight.has_gradient:
                 raise RuntimeError(
-                    "this method goes by the gradient of weights that do not exist: put the backward pass before "
+                    "this method goes by the gradient of weights that do not exist: put the pass before "
                     "update() in `with sparsifier.dense_gradients():`"
                 )
-            return self._gradients[index]
+            return weight.collected_gradient()
         if not any(optimizer.state for optimizer in self._optimizers):
             raise RuntimeError("this method goes by the momentum of the optimizer, which has made no step yet")
-        signals = (momentum(optimizer, parameter) for optimizer in self._optimizers)
-        return next((signal for signal in signals if signal is not None), torch.zeros_like(parameter))
+        signals = (momentum(optimizer, weight.parameter) for optimizer in self._optimizers)
+        return next((signal for signal in signals if signal is not None), torch.zeros_like(weight.parameter))
 
     def clear(self) -> None:
         """Forget the gradients: they have been used."""
-        self._gradients.clear()
+        for weight in self._weights:
+            weight.forget_gradient()

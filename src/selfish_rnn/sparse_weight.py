@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import abc
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
 
-from selfish_rnn.optimizer_state import fill_
+from selfish_rnn.optimizer_state import fill_, forget
 from selfish_rnn.topology import Existing, GateLayout, Rewiring, Topology
 
 
@@ -22,14 +24,104 @@ class HasTopology(Protocol):
     def topology(self) -> Topology: ...
 
 
-@dataclass
-class SparseWeight:
-    """One weight matrix under a sparsifier: its parameter, its gates and the mask of what exists."""
+class SparseWeight(abc.ABC):
+    """One weight matrix under a sparsifier: its parameter, its shape, its gates and which of its weights exist.
 
-    name: str
-    parameter: nn.Parameter
-    gates: GateLayout
-    mask: Tensor
+    How the weights are stored is the engine's business: the parameter of a :class:`MaskedWeight` has the shape of the
+    matrix, that of a packed weight holds the existing weights only.
+    """
+
+    def __init__(self, name: str, parameter: nn.Parameter, shape: tuple[int, ...], gates: GateLayout) -> None:
+        self.name = name
+        self.parameter = parameter
+        self.shape = shape
+        self.gates = gates
+
+    @property
+    @abc.abstractmethod
+    def topology(self) -> Topology:
+        """Which positions exist."""
+
+    @property
+    @abc.abstractmethod
+    def active(self) -> int:
+        """How many."""
+
+    @property
+    def size(self) -> int:
+        """How many positions the matrix has."""
+        return math.prod(self.shape)
+
+    @abc.abstractmethod
+    def gather(self, tensor: Tensor) -> Tensor:
+        """Of a tensor of the parameter's shape, what belongs to existing weights, in the order of their positions."""
+
+    @abc.abstractmethod
+    def scatter(self, values: Tensor) -> Tensor:
+        """A tensor of the parameter's shape with these values for the existing weights and zeros elsewhere."""
+
+    @abc.abstractmethod
+    def take(self, topology: Topology) -> None:
+        """Take on a saved topology; weights that did not exist start at zero."""
+
+    @abc.abstractmethod
+    def change(self, before: Topology, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
+        """Take on a new topology.
+
+        Removed and grown weights start anew, at zero, and the optimizers know nothing of them.
+        """
+
+    @abc.abstractmethod
+    def existing(self, score: Callable[[], Tensor] | None = None) -> Existing:
+        """The existing weights and their gradients, as a rewiring takes them."""
+
+    # What only some engines have to do
+
+    def apply_mask(self) -> None:
+        """Set to zero what does not exist."""
+
+    def lies_outside(self) -> bool:
+        """Whether a weight that does not exist is not zero."""
+        return False
+
+    def mask_gradient(self) -> None:
+        """Let the gradient be zero where no weight exists."""
+
+    # The gradient of all positions, for methods that grow by it
+
+    @abc.abstractmethod
+    def collect_gradient(self) -> None:
+        """From now on add up the dense gradients of backward passes."""
+
+    @abc.abstractmethod
+    def stop_collecting(self) -> None:
+        """No longer; what was collected stays."""
+
+    @abc.abstractmethod
+    def forget_gradient(self) -> None:
+        """Give up what was collected."""
+
+    @property
+    @abc.abstractmethod
+    def has_gradient(self) -> bool:
+        """Whether anything was collected."""
+
+    @abc.abstractmethod
+    def collected_gradient(self) -> Tensor:
+        """What was collected, of the shape of the matrix."""
+
+    def gradient_computed(self, gradient: Tensor) -> None:
+        """A backward pass has computed the gradient of the parameter."""
+
+
+class MaskedWeight(SparseWeight):
+    """A matrix stored whole, with a mask that is 1 where a weight exists."""
+
+    def __init__(self, name: str, parameter: nn.Parameter, gates: GateLayout, mask: Tensor) -> None:
+        super().__init__(name, parameter, tuple(parameter.shape), gates)
+        self.mask = mask
+        self._collecting = False
+        self._collected: Tensor | None = None
 
     @property
     def topology(self) -> Topology:
@@ -39,40 +131,72 @@ class SparseWeight:
     def active(self) -> int:
         return int(self.mask.count_nonzero())
 
+    def gather(self, tensor: Tensor) -> Tensor:
+        return _at(tensor, self.topology)
+
+    def scatter(self, values: Tensor) -> Tensor:
+        whole = torch.zeros(self.size, dtype=values.dtype)
+        whole[self.topology.active] = values.cpu()
+        return whole.view(self.shape)
+
+    def take(self, topology: Topology) -> None:
+        self.mask.copy_(topology.to_mask(self.mask.dtype))
+        self.apply_mask()
+
+    def existing(self, score: Callable[[], Tensor] | None = None) -> Existing:
+        topology, gradient = self.topology, self.parameter.grad
+        values = _at(self.parameter.detach(), topology)
+        return Existing(topology, values, None if gradient is None else _at(gradient, topology), score)
+
+    def change(self, before: Topology, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
+        self.mask.copy_(rewiring.topology.to_mask(self.mask.dtype))
+        changed = torch.cat([before.active[rewiring.removed], rewiring.grown])
+        fill_(self.parameter, changed, 0.0)
+        for optimizer in optimizers:
+            forget(optimizer, self.parameter, changed)
+
     @torch.no_grad()
     def apply_mask(self) -> None:
         self.parameter.mul_(self._mask_here())
 
     @torch.no_grad()
     def lies_outside(self) -> bool:
-        """Whether a weight that does not exist is not zero."""
         return bool((self.parameter * (1 - self._mask_here())).any())
 
     def mask_gradient(self) -> None:
         if self.parameter.grad is not None:
             self.parameter.grad.mul_(self._mask_here())
 
-    def existing(self, score: Callable[[], Tensor] | None = None) -> Existing:
-        """The existing weights and their gradients, as a rewiring takes them."""
-        topology, gradient = self.topology, self.parameter.grad
-        return Existing(
-            topology,
-            self.parameter.detach().flatten().cpu()[topology.active],
-            None if gradient is None else gradient.to_dense().flatten().cpu()[topology.active],
-            score,
-        )
+    def collect_gradient(self) -> None:
+        self._collecting, self._collected = True, None
 
-    def change(self, before: Topology, rewiring: Rewiring) -> Tensor:
-        """Take on a new topology; the positions whose weight starts anew, at zero: removed and grown alike."""
-        self.mask.copy_(rewiring.topology.to_mask(self.mask.dtype))
-        changed = torch.cat([before.active[rewiring.removed], rewiring.grown])
-        fill_(self.parameter, changed, 0.0)
-        return changed
+    def stop_collecting(self) -> None:
+        self._collecting = False
+
+    def forget_gradient(self) -> None:
+        self._collecting, self._collected = False, None
+
+    @property
+    def has_gradient(self) -> bool:
+        return self._collected is not None
+
+    def collected_gradient(self) -> Tensor:
+        assert self._collected is not None
+        return self._collected
+
+    def gradient_computed(self, gradient: Tensor) -> None:
+        if self._collecting:
+            dense = gradient.detach().to_dense()
+            self._collected = dense.clone() if self._collected is None else self._collected + dense
 
     def _mask_here(self) -> Tensor:
         if self.mask.device != self.parameter.device:  # the model was moved
             self.mask = self.mask.to(self.parameter.device)
         return self.mask
+
+
+def _at(tensor: Tensor, topology: Topology) -> Tensor:
+    return tensor.to_dense().flatten().cpu()[topology.active]
 
 
 def topology_table(weights: Sequence[HasTopology]) -> str:

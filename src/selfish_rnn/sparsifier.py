@@ -14,10 +14,9 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from selfish_rnn.binding import Binding, held, refuse_bound
-from selfish_rnn.optimizer_state import forget
 from selfish_rnn.selection import Selector, choose_weights
 from selfish_rnn.signals import Signals
-from selfish_rnn.sparse_weight import SparseWeight, topology_table
+from selfish_rnn.sparse_weight import MaskedWeight, SparseWeight, topology_table
 from selfish_rnn.topology import ALLOCATIONS, METHODS, SCHEDULES, SMALL_DENSE, Method, Topology, prune, rewire
 from selfish_rnn.topology.bits import pack_bits, unpack_bits
 from selfish_rnn.topology.methods import GROUP_LASSO
@@ -90,7 +89,6 @@ class Sparsifier:
         self._threshold = AdaptiveThreshold()
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._pacemaker: weakref.ref[Optimizer] | None = None
-        self._signals = Signals(self.method.signal, self._optimizers)
         self.rewired = 0.0
         chosen = list(choose_weights(model, include, exclude))
         refuse_bound(model, {id(parameter): name for name, parameter, _ in chosen})
@@ -100,7 +98,7 @@ class Sparsifier:
         self.weights: list[SparseWeight] = []
         for (name, parameter, gates), shape, count in zip(chosen, self._shapes, counts, strict=True):
             topology = Topology.random(shape, gates, count, self._generator)
-            weight = SparseWeight(name, parameter, gates, topology.to_mask(parameter.dtype, parameter.device))
+            weight = MaskedWeight(name, parameter, gates, topology.to_mask(parameter.dtype, parameter.device))
             weight.apply_mask()
             if rescale:
                 with torch.no_grad():
@@ -114,7 +112,21 @@ class Sparsifier:
         ]
         self._initial_weights = sum(counts)
         self._stays_dense = self._initial_weights == self.total_weights and not self.method.prunes
+        self._signals = Signals(self.method.signal, self.weights, self._optimizers)
         self._binding = Binding(self, model)
+        self._await_rewiring()
+
+    def reform(self, model: nn.Module, weights: Sequence[SparseWeight]) -> None:
+        """Go on with the same weights in another form: what an engine calls that stores them its own way.
+
+        Before any optimizer, because the parameters are other ones.
+        """
+        if self._optimizers:
+            raise RuntimeError("the weights of a model change their form before its optimizer is made, not after")
+        self._binding.release()
+        self.weights[:] = weights
+        self._binding = Binding(self, model)
+        self._await_rewiring()
 
     def detach(self) -> None:
         """Let go of the model: gradients and optimizers are no longer touched; the zeros stay where they are."""
@@ -153,7 +165,7 @@ class Sparsifier:
     @property
     def total_weights(self) -> int:
         """How many positions the sparsified matrices have."""
-        return sum(weight.parameter.numel() for weight in self.weights)
+        return sum(weight.size for weight in self.weights)
 
     @property
     def prune_rate(self) -> float:
@@ -185,19 +197,14 @@ class Sparsifier:
         self.rewired = 0.0
         if self.method.prunes or rate > 0:
             before = self.active_weights
-            matrices = [
-                weight.existing(partial(self._signals.score, index, weight.parameter))
-                for index, weight in enumerate(self.weights)
-            ]
+            matrices = [weight.existing(partial(self._signals.score, weight)) for weight in self.weights]
             if self.method.prunes:
                 rewirings = prune(matrices, self._pruned_counts(self.updates_done))
             else:
                 rewirings = rewire(self.method, matrices, rate, self._generator, self._threshold)
+            optimizers = [each for each in self._optimizers if not self._signals.is_momentum_of(each)]
             for weight, matrix, rewiring in zip(self.weights, matrices, rewirings, strict=True):
-                changed = weight.change(matrix.topology, rewiring)
-                for optimizer in self._optimizers:
-                    if not self._signals.is_momentum_of(optimizer):
-                        forget(optimizer, weight.parameter, changed)
+                weight.change(matrix.topology, rewiring, optimizers)
             self.rewired = sum(int(rewiring.removed.sum()) for rewiring in rewirings) / before
         self._signals.clear()
 
@@ -210,11 +217,12 @@ class Sparsifier:
         self._optimizers.add(optimizer)
 
     def dense_gradients(self) -> contextlib.AbstractContextManager[None]:
-        """Put the backward pass before an :meth:`update` in this block if the method grows by gradient.
+        """Put the last forward and backward pass before an :meth:`update` in this block if the method grows by gradient.
 
         ::
 
             with sparsifier.dense_gradients():
+                loss = criterion(model(inputs), targets)
                 loss.backward()
 
         Only RigL, and SNFS with an optimizer without momentum, collect anything in it; with ``update_every`` it
@@ -239,8 +247,7 @@ class Sparsifier:
         return [weight.parameter for weight in self.weights]
 
     def _gradient_computed(self, index: int, gradient: Tensor) -> None:
-        due = self.update_every is not None and (self.steps_done + 1) % self.update_every == 0
-        self._signals.gradient_computed(index, gradient, due)
+        self.weights[index].gradient_computed(gradient)
 
     def _gradient_accumulated(self, index: int) -> None:
         if not self._stays_dense and not self._signals.in_momentum():
@@ -255,6 +262,12 @@ class Sparsifier:
             self.steps_done += 1
             if self.steps_done % self.update_every == 0:
                 self._rewire()
+            self._await_rewiring()
+
+    def _await_rewiring(self) -> None:
+        """If the next step is followed by a rewiring by itself, its gradients may be needed."""
+        if self.update_every is not None and (self.steps_done + 1) % self.update_every == 0:
+            self._signals.start()
 
     def _sets_the_pace(self, optimizer: Optimizer) -> bool:
         """With several optimizers the first one's steps are counted, so that an iteration counts once."""
@@ -279,8 +292,8 @@ class Sparsifier:
             "rewired": self.rewired,
             "threshold": self._threshold.value,
             "generator": self._generator.get_state(),
-            "shapes": {weight.name: list(weight.mask.shape) for weight in self.weights},
-            "masks": {weight.name: pack_bits(weight.mask) for weight in self.weights},
+            "shapes": {weight.name: list(weight.shape) for weight in self.weights},
+            "masks": {weight.name: pack_bits(weight.topology.to_mask()) for weight in self.weights},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -288,32 +301,34 @@ class Sparsifier:
         missing = sorted(self.state_dict().keys() - state.keys())
         if missing:
             raise ValueError(f"this is not the state of a sparsifier: it has no {', '.join(missing)}")
-        masks = self._fitting_masks(state)
-        count = sum(int(mask.count_nonzero()) for mask in masks)
+        topologies = self._fitting_topologies(state)
+        count = sum(topology.count for topology in topologies)
         promised = self._promised_after(state["updates_done"])
         if count != promised:
             raise ValueError(f"the saved topology has {count} weights, this sparsifier's settings give {promised}")
-        for weight, mask in zip(self.weights, masks, strict=True):
-            weight.mask.copy_(mask)
-            weight.apply_mask()
+        for weight, topology in zip(self.weights, topologies, strict=True):
+            weight.take(topology)
         self.updates_done = state["updates_done"]
         self.steps_done = state["steps_done"]
         self.rewired = state["rewired"]
         self._threshold.value = state["threshold"]
         self._generator.set_state(state["generator"].to(torch.uint8))
+        self._await_rewiring()
 
-    def _fitting_masks(self, state: Mapping[str, Any]) -> list[Tensor]:
+    def _fitting_topologies(self, state: Mapping[str, Any]) -> list[Topology]:
         masks, shapes = state["masks"], state["shapes"]
         differing = sorted(set(masks) ^ {weight.name for weight in self.weights})
         if differing:
             raise ValueError(f"the saved topology is of other weights than this model's; they differ in {differing}")
         for weight in self.weights:
-            if list(shapes[weight.name]) != list(weight.mask.shape):
+            if tuple(shapes[weight.name]) != weight.shape:
                 raise ValueError(
                     f"{weight.name}: the saved topology is of shape {tuple(shapes[weight.name])}, "
-                    f"the matrix of shape {tuple(weight.mask.shape)}"
+                    f"the matrix of shape {weight.shape}"
                 )
-        return [unpack_bits(masks[weight.name], weight.mask) for weight in self.weights]
+        return [
+            Topology.from_mask(unpack_bits(masks[weight.name], weight.shape), weight.gates) for weight in self.weights
+        ]
 
     # Looking
 

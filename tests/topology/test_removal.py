@@ -40,6 +40,13 @@ def test_of_equal_weights_the_first_go() -> None:
 
 
 @given(some_values, rates)
+def test_magnitude_equals_a_stable_sort(values: torch.Tensor, rate: float) -> None:
+    expected = torch.zeros(len(values), dtype=torch.bool)
+    expected[values.abs().sort(stable=True).indices[: round(rate * len(values))]] = True
+    assert torch.equal(by_magnitude(values, rate), expected)
+
+
+@given(some_values, rates)
 def test_signed_marks_the_smallest_of_each_sign(values: torch.Tensor, rate: float) -> None:
     removed = signed(values, rate)
     negative = values < 0
@@ -123,3 +130,4 @@ def test_half_precision_weights_work() -> None:
     values = torch.tensor([0.3, -0.1, 0.2], dtype=torch.bfloat16)
     (removed,) = remove([topology], [values], "magnitude", "matrix", 0.34)
     assert removed.tolist() == [False, True, False]
+    assert torch.equal(by_magnitude(values, 0.34), removed)

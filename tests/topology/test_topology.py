@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -9,15 +10,16 @@ from hypothesis import strategies as st
 from topology_cases import seeded, seeds, topologies
 
 from selfish_rnn.topology import GateLayout, Topology
-from selfish_rnn.topology.topology import Span, empty_positions, sample
+from selfish_rnn.topology.topology import SMALL_POPULATION, Span, empty_positions, merge, sample, unmarked
 
 
-@given(st.integers(0, 60), st.data())
+@given(st.one_of(st.integers(0, 60), st.integers(SMALL_POPULATION - 1, 5 * SMALL_POPULATION)), st.data())
 def test_sample_is_distinct_sorted_and_in_range(population: int, data: st.DataObject) -> None:
     count, seed = data.draw(st.integers(0, population)), data.draw(seeds)
     drawn = sample(population, count, seeded(seed))
     assert len(drawn) == count
     assert drawn.tolist() == sorted(set(drawn.tolist()))
+    assert drawn.dtype == torch.int64
     assert all(0 <= number < population for number in drawn.tolist())
     assert torch.equal(drawn, sample(population, count, seeded(seed)))
 
@@ -32,6 +34,47 @@ def test_every_sample_is_equally_likely(count: int) -> None:
         seen[tuple(sample(6, count, generator).tolist())] += 1
     expected = rounds / len(seen)
     assert sum((observed - expected) ** 2 / expected for observed in seen.values()) < 36
+
+
+def test_every_pair_of_a_large_population_is_equally_likely() -> None:
+    """Pairs by the quarters they lie in: 10 kinds; the statistic exceeds 28 once in a thousand seeds."""
+    population, rounds = 4 * SMALL_POPULATION, 4000
+    quarter = population // 4
+    same, differing = math.comb(quarter, 2), quarter**2
+    generator = seeded(3)
+    seen = dict.fromkeys(itertools.combinations_with_replacement(range(4), 2), 0)
+    for _ in range(rounds):
+        first, second = (sample(population, 2, generator) // quarter).tolist()
+        seen[first, second] += 1
+    statistic = 0.0
+    for (first, second), observed in seen.items():
+        expected = rounds * (same if first == second else differing) / math.comb(population, 2)
+        statistic += (observed - expected) ** 2 / expected
+    assert statistic < 28
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.5, 0.8])
+def test_every_number_and_neighbour_of_a_large_population_is_equally_likely(share: float) -> None:
+    """Hits of each number: chi-square; pairs of neighbours, ``c (c - 1) / n`` of them expected: within 4 deviations."""
+    population, rounds = 2 * SMALL_POPULATION, 400
+    count = round(share * population)
+    generator = seeded(4)
+    hits, neighbours = torch.zeros(population), []
+    for _ in range(rounds):
+        drawn = sample(population, count, generator)
+        hits[drawn] += 1
+        neighbours.append(float((drawn.diff() == 1).sum()))
+    expected = rounds * share
+    statistic = float(((hits - expected) ** 2).sum() / (expected * (1 - share)))
+    assert abs(statistic - population) < 4 * math.sqrt(2 * population)
+    found = torch.tensor(neighbours)
+    assert abs(found.mean() - count * (count - 1) / population) < 4 * found.std() / math.sqrt(rounds)
+
+
+def test_a_sample_costs_what_is_drawn_not_what_it_is_drawn_from() -> None:
+    drawn = sample(10**15, 100, seeded(0))
+    assert len(drawn.unique()) == 100
+    assert drawn.max() < 10**15
 
 
 @pytest.mark.parametrize("count", [10_000, 90_000])
@@ -49,6 +92,20 @@ def test_empty_positions_equal_a_look_at_every_place(topology: Topology, data: s
     assert empty_positions(occupied, span, torch.arange(len(empty))).tolist() == empty
     some = torch.arange(0, len(empty), 3)
     assert empty_positions(occupied, span, some).tolist() == empty[::3]
+
+
+@given(st.sets(st.integers(0, 10**12)), st.data())
+def test_merge_equals_sort(numbers: set[int], data: st.DataObject) -> None:
+    some = data.draw(st.sets(st.sampled_from(sorted(numbers)))) if numbers else set()
+    first, second = (torch.tensor(sorted(part), dtype=torch.int64) for part in (some, numbers - some))
+    assert merge(first, second).tolist() == sorted(numbers)
+    assert merge(first, first).tolist() == sorted([*some, *some])
+
+
+@given(st.lists(st.booleans()))
+def test_unmarked_are_the_false_ones(marks: list[bool]) -> None:
+    places = unmarked(torch.tensor(marks, dtype=torch.bool))
+    assert places.tolist() == [place for place, mark in enumerate(marks) if not mark]
 
 
 @given(topologies())

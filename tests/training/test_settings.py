@@ -67,7 +67,7 @@ def test_a_cell_is_chosen_by_the_models_name_and_is_no_key():
         ({"sparsity": "much"}, "sparsity: must be a valid number, unable to parse string as a number, got 'much'"),
         ({"epochs": 0}, "epochs: must be greater than 0, got 0"),
         ({"epochs": 2.5}, "epochs: must be a valid integer, got a number with a fractional part, got 2.5"),
-        ({"engine": "packd"}, "engine: must be 'masked', got 'packd'"),
+        ({"engine": "packd"}, "engine: must be 'auto', 'masked' or 'packed', got 'packd'"),
         ({"device": "abacus"}, "device: device must be cpu or cuda, got 'abacus'"),
         ({"model": "stacked-lstn"}, "model: unknown model 'stacked-lstn' (did you mean 'stacked-lstm'?); known are "),
         ({"model": {"hidden": 3}}, "model: needs the name of the model: one of stacked-lstm, "),

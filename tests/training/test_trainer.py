@@ -18,7 +18,7 @@ from selfish_rnn.training.checkpoints import load_tensors
 from selfish_rnn.training.evaluation import evaluate, perplexity
 from selfish_rnn.training.interruption import Interrupted
 from selfish_rnn.training.trainer import Trainer
-from selfish_rnn.training.weights import weights_of
+from selfish_rnn.training.portable import load_portable_weights, portable_weights
 from tiny_runs import UPDATES_PER_EPOCH, Recorder, bits, budget_of, tiny_trainer, trained
 
 # So large that the validation loss soon gets worse, and averaging starts.
@@ -103,9 +103,9 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(texts: Path, 
     torch.rand(7)  # what was drawn before must not matter
     second = trained(texts, tmp_path / "second")
     other = trained(texts, tmp_path / "other", seed=6)
-    assert bits(weights_of(first.model)) == bits(weights_of(second.model))
+    assert bits(portable_weights(first.model, [])) == bits(portable_weights(second.model, []))
     assert (tmp_path / "first/model.safetensors").read_bytes() == (tmp_path / "second/model.safetensors").read_bytes()
-    assert bits(weights_of(first.model)) != bits(weights_of(other.model))
+    assert bits(portable_weights(first.model, [])) != bits(portable_weights(other.model, []))
 
 
 def test_training_learns_and_the_best_model_is_the_one_kept(texts: Path, tmp_path: Path):
@@ -115,8 +115,7 @@ def test_training_learns_and_the_best_model_is_the_one_kept(texts: Path, tmp_pat
     assert losses.index(best) < 5, "the last epoch must not be the best for this test to say anything"
     tensors, metadata = load_tensors(tmp_path / "model.safetensors")
     assert metadata["epoch"] == str(losses.index(best) + 1) == str(trainer.position.best_epoch)
-    for name, parameter in trainer.model.named_parameters():
-        parameter.data.copy_(tensors[name])
+    load_portable_weights(trainer.model, tensors, "model.safetensors")
     assert evaluate(trainer.model, trainer.corpus.valid, batch_size=4, window=11) == best
 
 
@@ -295,13 +294,13 @@ def test_divergence_is_the_users_error_that_keeps_the_last_checkpoint(texts: Pat
 
 def test_a_loss_that_is_not_a_number_changes_no_weight(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     trainer = tiny_trainer(texts, tmp_path)
-    before = bits(weights_of(trainer.model))
+    before = bits(portable_weights(trainer.model, []))
     monkeypatch.setattr(trainer.model, "loss", lambda output, targets: output.sum() * math.nan)
     with pytest.raises(
         UserError, match=r"training loss became nan at update 1; there is no checkpoint yet.*optimizer.lr"
     ):
         trainer.run()
-    assert bits(weights_of(trainer.model)) == before
+    assert bits(portable_weights(trainer.model, [])) == before
 
 
 @pytest.mark.parametrize("clip", [None, 0.25])

@@ -14,6 +14,7 @@ from selfish_rnn.experiments.sizing import small_dense
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.topology import SMALL_DENSE
 from selfish_rnn.training.building import check_before_training
+from selfish_rnn.training.engines import choose_engine
 from selfish_rnn.training.outcome import load_best, summarise
 from selfish_rnn.training.progress import Watcher
 from selfish_rnn.training.run_folder import RunFolder
@@ -33,6 +34,7 @@ class Run:
 
     experiment: Experiment
     folder: RunFolder
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def start(cls, experiment: Experiment, path: Path) -> Run:
@@ -41,6 +43,9 @@ class Run:
         if experiment.method.name == SMALL_DENSE.name:
             experiment = small_dense(experiment, len(corpus.vocabulary))
         check_before_training(experiment, corpus)
+        choice = choose_engine(experiment, len(corpus.vocabulary))
+        # A resumed run goes on with the engine that was chosen.
+        experiment = experiment.model_copy(update={"engine": choice.engine})
         # Sums come out the same to the last bit only with the same number of threads, so a resumed run needs it.
         threads = experiment.threads or torch.get_num_threads()
         # A run may be resumed from another folder.
@@ -48,15 +53,18 @@ class Run:
         experiment = experiment.model_copy(update={"threads": threads, "corpus": text})
         folder = RunFolder.create(path, to_yaml(experiment))
         folder.write_corpus(corpus)
-        return cls(experiment, folder)
+        notes = () if choice.reason is None else (f"engine {choice.engine}: {choice.reason}",)
+        return cls(experiment, folder, notes)
 
     @classmethod
-    def open(cls, path: Path, device: str | None = None) -> Run:
-        """A run that was started before, on the device it was started on or another."""
+    def open(cls, path: Path, device: str | None = None, engine: str | None = None) -> Run:
+        """A run that was started before, on the device and with the engine it was started with or another."""
         folder = RunFolder.open(path)
         settings = read_config(folder.config)
         if device is not None:
             settings["device"] = device
+        if engine is not None:
+            settings["engine"] = engine
         return cls(build_experiment(settings, str(folder.config)), folder)
 
     def corpus(self) -> Corpus:
@@ -74,7 +82,10 @@ class Run:
 
     def trainer(self, watcher: Watcher | None = None) -> Trainer:
         """A trainer that stands where the run's last checkpoint does, or at its beginning."""
-        trainer = Trainer(self.experiment, self.corpus(), self.folder, watcher)
+        corpus = self.corpus()
+        choice = choose_engine(self.experiment, len(corpus.vocabulary))
+        experiment = self.experiment.model_copy(update={"engine": choice.engine})
+        trainer = Trainer(experiment, corpus, self.folder, watcher)
         if self.folder.checkpoints.steps():
             trainer.load_checkpoint()
         else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -12,9 +14,10 @@ def pack_bits(mask: Tensor) -> Tensor:
     return torch.from_numpy(np.packbits(mask.bool().flatten().cpu().numpy()))
 
 
-def unpack_bits(bits: Tensor, like: Tensor) -> Tensor:
-    """The mask of :func:`pack_bits`, with the shape, dtype and device of ``like``."""
-    if bits.numel() != (like.numel() + 7) // 8:
-        raise ValueError(f"a mask of {bits.numel()} bytes does not fit a matrix of shape {tuple(like.shape)}")
-    mask = np.unpackbits(bits.to(torch.uint8).cpu().numpy(), count=like.numel())
-    return torch.from_numpy(mask).view(like.shape).to(like)
+def unpack_bits(bits: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The mask (bool) of :func:`pack_bits`."""
+    size = math.prod(shape)
+    if bits.numel() != (size + 7) // 8:
+        raise ValueError(f"a mask of {bits.numel()} bytes does not fit a matrix of shape {shape}")
+    mask = np.unpackbits(bits.to(torch.uint8).cpu().numpy(), count=size)
+    return torch.from_numpy(mask).bool().view(shape)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,8 +33,8 @@ def at_random(topology: Topology, quotas: Sequence[Quota], generator: torch.Gene
     for span, count in quotas:
         occupied = topology.active[topology.within(span)]
         ranks = sample(span.size - len(occupied), count, generator)
-        grown.append(empty_positions(occupied, span, ranks))
-    return torch.cat(grown)
+        grown.append(empty_positions(occupied, span, ranks).numpy())
+    return torch.from_numpy(np.concatenate(grown))
 
 
 def by_score(topology: Topology, quotas: Sequence[Quota], score: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +22,7 @@ def by_magnitude(values: Tensor, rate: float) -> Tensor:
     >>> by_magnitude(torch.tensor([0.3, -0.1, 0.2, -0.4]), rate=0.5)
     tensor([False,  True,  True, False])
     """
-    return _smallest(values.abs(), round(rate * len(values)))
+    return _smallest(values, round(rate * len(values)))
 
 
 def signed(values: Tensor, rate: float) -> Tensor:
@@ -36,19 +37,21 @@ def signed(values: Tensor, rate: float) -> Tensor:
     count = round(rate * len(values))
     from_negative = min(round(rate * negatives), count)
     from_positive = count - from_negative
-    removed[negative] = _smallest(-values[negative], from_negative)
+    removed[negative] = _smallest(values[negative], from_negative)
     removed[~negative] = _smallest(values[~negative], from_positive)
     return removed
 
 
-def _smallest(magnitudes: Tensor, count: int) -> Tensor:
+def _smallest(values: Tensor, count: int) -> Tensor:
     if count <= 0:
-        return torch.zeros(len(magnitudes), dtype=torch.bool)
-    threshold = magnitudes.kthvalue(count).values
+        return torch.zeros(len(values), dtype=torch.bool)
+    magnitudes = np.abs(at_least_single(values).cpu().numpy())
+    # Not np.partition: it is many times slower where most weights are equal, as grown ones are until they are trained.
+    threshold = torch.from_numpy(magnitudes).kthvalue(count).values.item()
     removed = magnitudes < threshold
-    ties = (magnitudes == threshold).nonzero().flatten()
-    removed[ties[: count - int(removed.sum())]] = True
-    return removed
+    ties = np.flatnonzero(magnitudes == threshold)
+    removed[ties[: count - np.count_nonzero(removed)]] = True
+    return torch.from_numpy(removed)
 
 
 REMOVALS: dict[str, Callable[[Tensor, float], Tensor]] = {"magnitude": by_magnitude, "signed": signed}

@@ -18,7 +18,7 @@ from selfish_rnn.topology.redistribution import (
     Quota,
 )
 from selfish_rnn.topology.removal import AdaptiveThreshold, by_magnitude, remove, sparing_rates
-from selfish_rnn.topology.topology import Topology
+from selfish_rnn.topology.topology import Topology, unmarked
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,10 @@ def rewire(
     removed = _removed(method, matrices, rate, means, threshold or AdaptiveThreshold())
     network = []
     for matrix, mean, gone in zip(matrices, means, removed, strict=True):
-        gradients = None if matrix.gradients is None else matrix.gradients[~gone]
+        staying = unmarked(gone)
+        gradients = None if matrix.gradients is None else matrix.gradients[staying]
         kept = matrix.topology.without(gone)
-        network.append(Freed(kept, matrix.topology, matrix.values[~gone], gradients, mean))
+        network.append(Freed(kept, matrix.topology, matrix.values[staying], gradients, mean))
     assert method.growth is not None
     growth = GROWTHS[method.growth]
     if growth.elsewhere:

@@ -6,10 +6,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from selfish_rnn.topology.gates import GateLayout
+
+SMALL_POPULATION = 1000
+"""Up to this many numbers :func:`sample` shuffles them all."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class Topology:
 
     def within(self, span: Span) -> slice:
         """Which entries of ``active`` lie in a span."""
-        start, stop = torch.searchsorted(self.active, torch.tensor([span.start, span.stop])).tolist()
+        start, stop = np.searchsorted(self.active.numpy(), [span.start, span.stop]).tolist()
         return slice(start, stop)
 
     def count_in(self, span: Span) -> int:
@@ -93,30 +97,53 @@ class Topology:
 
     def without(self, removed: Tensor) -> Topology:
         """The topology without the entries of ``active`` that ``removed`` (bool) marks."""
-        return Topology(self.shape, self.gates, self.active[~removed])
+        return Topology(self.shape, self.gates, torch.from_numpy(self.active.numpy()[unmarked(removed).numpy()]))
 
     def joined(self, grown: Tensor) -> Topology:
-        """The topology with more positions, none of which exists yet."""
-        return Topology(self.shape, self.gates, torch.cat([self.active, grown]).sort().values)
+        """The topology with more positions, sorted, none of which exists yet."""
+        return Topology(self.shape, self.gates, merge(self.active, grown))
 
 
 def sample(population: int, count: int, generator: torch.Generator) -> Tensor:
     """``count`` different numbers below ``population``, sorted, every set equally likely.
 
     Time and memory go with ``count``, not with ``population``, so that growing weights never costs what the dense
-    matrix would.
+    matrix would. Taking every number with the same probability, independently of the others, is drawing the gaps
+    between those taken, which gives them sorted:
+
+        P(gap = g) = p (1 - p)^(g - 1),  p a little above count / population
+
+    Of the sets of one size all are equally likely, and so are their subsets: the surplus is left out by a smaller
+    sample.
     """
+    if population <= SMALL_POPULATION:
+        return torch.randperm(population, generator=generator)[:count].sort().values
     if count > population // 2:
-        kept = torch.ones(population, dtype=torch.bool)
-        kept[sample(population, population - count, generator)] = False
-        return kept.nonzero().flatten()
-    drawn = torch.empty(0, dtype=torch.int64)
-    while len(drawn) < count:
-        more = torch.randint(population, (count - len(drawn) + 8,), generator=generator)
-        drawn = torch.cat([drawn, more]).unique()  # type: ignore[no-untyped-call]
-    # Which of the surplus go must not depend on their order, which unique() sorted.
-    keep = torch.randperm(len(drawn), generator=generator)[:count]
-    return drawn[keep].sort().values
+        left_out = np.zeros(population, dtype=np.bool_)
+        left_out[sample(population, population - count, generator).numpy()] = True
+        return unmarked(torch.from_numpy(left_out))
+    margin = 4 * math.isqrt(count) + 4  # four standard deviations: hardly ever is the loop run twice
+    drawn = np.empty(count + 2 * margin, dtype=np.int64)
+    while True:
+        torch.from_numpy(drawn).geometric_((count + margin) / population, generator=generator)
+        drawn[0] -= 1
+        np.cumsum(drawn, out=drawn)
+        size = int(np.searchsorted(drawn, population))
+        # Both conditions are on the size of the set alone, so that sets of one size stay equally likely.
+        if size >= count and drawn[-1] >= population:
+            return torch.from_numpy(drawn[sample(size, count, generator).numpy()])
+
+
+def unmarked(marks: Tensor) -> Tensor:
+    """Which entries of ``marks`` (bool) are false; indexing with these is much faster than with ``~marks``."""
+    return torch.from_numpy(np.flatnonzero(~marks.numpy()))
+
+
+def merge(first: Tensor, second: Tensor) -> Tensor:
+    """Two sorted lists as one."""
+    both = np.concatenate([first.numpy(), second.numpy()])
+    both.sort(kind="stable")  # a timsort: it finds the two runs and merges them
+    return torch.from_numpy(both)
 
 
 def empty_positions(occupied: Tensor, span: Span, ranks: Tensor) -> Tensor:
@@ -124,8 +151,11 @@ def empty_positions(occupied: Tensor, span: Span, ranks: Tensor) -> Tensor:
 
     Before the r-th empty place stand as many occupied ones as have at most r empty places before them.
     """
-    empties_before = occupied - span.start - torch.arange(len(occupied))
-    return span.start + ranks + torch.searchsorted(empties_before, ranks, right=True)
+    empties_before = occupied.numpy() - np.arange(span.start, span.start + len(occupied))
+    positions = np.searchsorted(empties_before, ranks.numpy(), side="right")
+    positions += ranks.numpy()
+    positions += span.start
+    return torch.from_numpy(positions)
 
 
 def at_least_single(values: Tensor) -> Tensor:

@@ -7,15 +7,16 @@ from typing import Any
 import torch
 
 from selfish_rnn.corpora import Corpus, Vocabulary, unigram_perplexity
+from selfish_rnn.engine import pack
 from selfish_rnn.errors import UserError
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.training.building import build_model
 from selfish_rnn.training.checkpoints import load_tensors
 from selfish_rnn.training.evaluation import evaluate, perplexity
+from selfish_rnn.training.portable import load_portable_weights
 from selfish_rnn.training.run_folder import RunFolder
 from selfish_rnn.training.settings import Experiment
 from selfish_rnn.training.trainer import Trainer
-from selfish_rnn.training.weights import load_weights
 
 
 def load_best(experiment: Experiment, folder: RunFolder, vocabulary: int) -> LanguageModel:
@@ -26,7 +27,9 @@ def load_best(experiment: Experiment, folder: RunFolder, vocabulary: int) -> Lan
         )
     model = build_model(experiment, vocabulary)
     tensors, _ = load_tensors(folder.model)
-    load_weights(model, tensors, str(folder.model))
+    load_portable_weights(model, tensors, str(folder.model))
+    if experiment.engine == "packed":
+        pack(model)
     return model.eval()
 
 
@@ -45,7 +48,8 @@ def summarise(trainer: Trainer) -> dict[str, Any]:
     """The outcome of a finished run, measured on its best model."""
     experiment, network = trainer.experiment, trainer.position.best
     best = load_best(experiment, trainer.folder, len(trainer.corpus.vocabulary))
-    parameters = sum(parameter.numel() for parameter in trainer.model.parameters())
+    # Of a packed matrix the existing weights are all there is, so positions are counted by the sparsifier.
+    others = sum(parameter.numel() for parameter in trainer.model.parameters()) - trainer.sparse_parameters
     return {
         **evaluate_splits(best, experiment, trainer.corpus),
         "unigram_perplexity": unigram_perplexity(trainer.corpus),
@@ -53,9 +57,10 @@ def summarise(trainer: Trainer) -> dict[str, Any]:
         "epochs": trainer.position.epoch,
         "steps": trainer.position.step,
         **network,
-        "active_parameters": parameters - network["total_weights"] + network["active_weights"],
-        "total_parameters": parameters,
+        "active_parameters": others + network["active_weights"],
+        "total_parameters": others + network["total_weights"],
         "seconds": trainer.position.seconds,
+        "engine": experiment.engine,
         "threads": torch.get_num_threads(),
         "seed": experiment.seed,
     }

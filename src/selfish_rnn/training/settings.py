@@ -244,7 +244,7 @@ def _named_section(kind: str, settings: Callable[[str], type[Section]], names: t
     return BeforeValidator(validate)
 
 
-MAY_CHANGE = ("device", "threads", "checkpoint_every")
+MAY_CHANGE = ("device", "threads", "checkpoint_every", "engine")
 """Settings that a run may be continued with other values of: they decide where and how fast it runs."""
 
 
@@ -301,7 +301,9 @@ class Experiment(Section):
     restart_at: tuple[int, ...] = Field((), description="epochs after which averaging starts anew")
     early_stop: int | None = Field(None, gt=0, description="stop after so many epochs without improvement")
     seed: int = Field(1111, ge=0)
-    engine: Literal["masked"] = Field("masked", description="how sparse matrices are stored: dense, with a mask")
+    engine: Literal["auto", "masked", "packed"] = Field(
+        "auto", description="masked: dense with a mask; packed: existing weights only; auto: the faster"
+    )
     device: Annotated[str, AfterValidator(check_device)] = "cpu"
     threads: int | None = Field(None, gt=0, description="none: as many as torch chooses")
     checkpoint_every: float = Field(10.0, gt=0, description="minutes between checkpoints inside an epoch")

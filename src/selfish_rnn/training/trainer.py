@@ -12,23 +12,31 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.corpora import Corpus
+from selfish_rnn.engine import pack
 from selfish_rnn.errors import UserError
 from selfish_rnn.models import State, detach
 from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
 from selfish_rnn.optim import NTASGD, SNTASGD
+from selfish_rnn.sparse_weight import SparseWeight
+from selfish_rnn.sparsifier import Sparsifier
 from selfish_rnn.training.building import build_model, build_sparsifier
 from selfish_rnn.training.checkpoints import save_tensors
 from selfish_rnn.training.evaluation import evaluate, perplexity
 from selfish_rnn.training.interruption import Interrupted, StopRequest
 from selfish_rnn.training.measures import describe, event_scalars, large_weights
 from selfish_rnn.training.optimizers import LearningRate, build_optimizer
+from selfish_rnn.training.portable import (
+    load_portable_optimizer,
+    load_portable_weights,
+    portable_optimizer,
+    portable_weights,
+)
 from selfish_rnn.training.position import Clock, Position
 from selfish_rnn.training.progress import EpochReport, Silent, StepReport, Watcher
 from selfish_rnn.training.random_state import random_state, restore_random_state
 from selfish_rnn.training.records import EventLog
 from selfish_rnn.training.run_folder import RunFolder
 from selfish_rnn.training.settings import Experiment, changed_settings
-from selfish_rnn.training.weights import load_weights, weights_of
 from selfish_rnn.training.windows import batched, draw_length, window_at
 
 
@@ -51,6 +59,8 @@ class Trainer:
         self.rows = batched(corpus.train, experiment.batch_size).to(experiment.device)
         self.model = build_model(experiment, len(corpus.vocabulary))
         self.sparsifier = build_sparsifier(experiment, self.model, self._planned_rewirings())
+        if experiment.engine == "packed":
+            pack(self.model)
         self._existing_weights = self.sparsifier.active_weights
         self.optimizer = build_optimizer(experiment.optimizer, self.model.parameters())
         self.sparsifier.watch(self.optimizer)
@@ -210,7 +220,8 @@ class Trainer:
             if loss < position.best_valid_loss:
                 position.best_valid_loss, position.best_epoch = loss, epoch
                 position.best = network
-                save_tensors(self.folder.model, weights_of(self.model), {"epoch": str(epoch)})
+                weights = portable_weights(self.model, self._sparse_weights)
+                save_tensors(self.folder.model, weights, {"epoch": str(epoch)})
             return loss, {**network, "weights_above_0.1": large_weights(self.sparsifier)}
 
     def _rewire(self) -> None:
@@ -221,6 +232,20 @@ class Trainer:
         if count != promised:
             raise RuntimeError(f"the network has {count} weights after rewiring, its budget is {promised}")
         self._existing_weights = count
+
+    @property
+    def _sparse_weights(self) -> list[SparseWeight]:
+        return self.sparsifier.weights if isinstance(self.sparsifier, Sparsifier) else []
+
+    @property
+    def sparse_parameters(self) -> int:
+        """How many numbers the parameters of the sparsified matrices have."""
+        return sum(weight.parameter.numel() for weight in self.sparsifier.weights)
+
+    @property
+    def _stateful_weights(self) -> list[SparseWeight]:
+        """Those of which the optimizer remembers nothing that matters where no weight exists."""
+        return [] if self.sparsifier.method.signal == "momentum" else self._sparse_weights
 
     # Averages
 
@@ -284,9 +309,9 @@ class Trainer:
         """Write down everything that is needed to continue from here."""
         state: dict[str, Any] = {
             "position": asdict(self.position),
-            "model": weights_of(self.model),
+            "model": portable_weights(self.model, self._sparse_weights),
             "sparsifier": self.sparsifier.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            "optimizer": portable_optimizer(self.optimizer, self.model, self._stateful_weights),
             "learning_rate": self.learning_rate.state_dict(),
             "states": [list(state) for state in self._states],
             "random": random_state(self.experiment.device),
@@ -314,10 +339,10 @@ class Trainer:
                 f"the run was started with {state['threads']} threads and goes on with {torch.get_num_threads()}: "
                 "results may differ in the last digits"
             )
-        load_weights(self.model, state["model"], str(self.folder.checkpoints.folder))
         self.sparsifier.load_state_dict(state["sparsifier"])
+        load_portable_weights(self.model, state["model"], str(self.folder.checkpoints.folder))
         self._existing_weights = self.sparsifier.active_weights
-        self.optimizer.load_state_dict(state["optimizer"])
+        load_portable_optimizer(self.optimizer, state["optimizer"], self.model, self._stateful_weights)
         self.learning_rate.load_state_dict(state["learning_rate"])
         self.position = Position(**state["position"])
         device = self.experiment.device
