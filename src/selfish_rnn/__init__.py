@@ -1,6 +1,7 @@
 """Train recurrent networks that are sparse from the first step to the last."""
 
 from selfish_rnn.cells import register_cell
+from selfish_rnn.engine import pack
 from selfish_rnn.errors import UserError
 from selfish_rnn.intrinsic import IntrinsicStructure, shrink
 from selfish_rnn.optim import NTASGD, SNTASGD
@@ -21,6 +22,7 @@ from selfish_rnn.topology import (
     GateLayout,
     Method,
 )
+from selfish_rnn.training.exports import load
 
 __all__ = [
     "DENSE",
@@ -42,6 +44,8 @@ __all__ = [
     "Method",
     "Sparsifier",
     "UserError",
+    "load",
+    "pack",
     "register_cell",
     "shrink",
 ]

@@ -89,11 +89,17 @@ def train(
 
 
 @app.command()
-def resume(run: RunArgument, device: DeviceOption = None) -> None:
+def resume(
+    run: RunArgument,
+    device: DeviceOption = None,
+    engine: Annotated[
+        str | None, typer.Option(help="masked or packed (default: what the run was started with).")
+    ] = None,
+) -> None:
     """Continue a run that was interrupted; the result is the same as if it had not been."""
     from selfish_rnn.experiments.running import Run
 
-    _execute(Run.open(run, device))
+    _execute(Run.open(run, device, engine))
 
 
 @app.command()
@@ -112,20 +118,42 @@ def evaluate(run: RunArgument, device: DeviceOption = None) -> None:
 
 @app.command()
 def generate(
-    run: RunArgument,
+    source: Annotated[Path, typer.Argument(metavar="RUN|FILE", help="Folder of a run, or an exported model.")],
     prompt: Annotated[str, typer.Option(help="Text to continue.")],
     tokens: Annotated[int, typer.Option(min=1, help="How many words to write.")] = 60,
     temperature: Annotated[float, typer.Option(min=0.0, help="0: the likeliest word; 1: as the model says.")] = 0.8,
     seed: Annotated[int | None, typer.Option(help="For the same text every time.")] = None,
     device: DeviceOption = None,
 ) -> None:
-    """Let the best model of a run continue a text."""
+    """Let the best model of a run, or an exported one, continue a text."""
     from selfish_rnn.experiments.running import Run
+    from selfish_rnn.training.exports import load
     from selfish_rnn.training.outcome import generate as continue_text
 
-    opened = Run.open(run, device)
-    text = continue_text(opened.model(), opened.vocabulary(), prompt, tokens=tokens, temperature=temperature, seed=seed)
+    if source.is_file():
+        model = load(source) if device is None else load(source, packed=False).to(device)
+        words = model.vocabulary
+    else:
+        opened = Run.open(source, device)
+        model, words = opened.model(), opened.vocabulary()
+    text = continue_text(model, words, prompt, tokens=tokens, temperature=temperature, seed=seed)
     console.print(text, markup=False, soft_wrap=True)
+
+
+@app.command()
+def export(
+    run: RunArgument,
+    out: Annotated[Path | None, typer.Option(help="File to write (default: the name of the run).")] = None,
+) -> None:
+    """Write the best model of a run with its words to one file, for selfish_rnn.load and generate."""
+    from selfish_rnn.experiments.running import Run
+    from selfish_rnn.training.exports import export as write
+
+    opened = Run.open(run)
+    path = out or Path(f"{run.resolve().name}.safetensors")
+    write(opened.experiment, opened.folder, path)
+    console.print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB", markup=False, soft_wrap=True)
+    console.print(f"  selfish-rnn generate {shlex.quote(str(path))} --prompt 'the'", markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -189,6 +217,34 @@ def methods() -> None:
     console.print("A part is replaced by name: selfish-rnn train method=rigl method.growth=random", soft_wrap=True)
 
 
+@app.command()
+def bench(
+    network: Annotated[str, typer.Option(help="lstm, rhn or on-lstm.")] = "lstm",
+    hidden: Annotated[str | None, typer.Option(help="Hidden sizes (default: the paper's, 1500, 830, 1150).")] = None,
+    sparsity: Annotated[str, typer.Option(help="Fractions of zeros.")] = "0.5,0.67,0.8,0.9,0.95",
+    batch: Annotated[int, typer.Option(help="Texts trained on side by side.")] = 20,
+    window: Annotated[int, typer.Option(help="Tokens of each in a training step.")] = 35,
+    vocabulary: Annotated[int, typer.Option(help="Words.")] = 10_000,
+    what: Annotated[str, typer.Option(help="What to measure.")] = "step,inference,operators,memory",
+    engines: Annotated[str, typer.Option(help="What to compare.")] = "dense,masked,packed,csr,sparseprop",
+    rounds: Annotated[int, typer.Option(help="How often, in turns.")] = 5,
+    limit: Annotated[float | None, typer.Option(help="Seconds after which a row gets no more rounds.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads (default: torch's).")] = None,
+    optimizer: Annotated[str, typer.Option(help="sgd, adam or snt-asgd.")] = "sgd",
+    out: Annotated[Path, typer.Option(help="Folder for bench.json and bench.png.")] = Path("bench"),
+) -> None:
+    """Measure how fast and how small the engines are, for example: selfish-rnn bench --hidden 512 --what step"""
+    from selfish_rnn.benchmarking.command import bench as measure
+    from selfish_rnn.benchmarking.settings import BenchSettings
+
+    settings = BenchSettings.read(
+        network=network, hidden=hidden, sparsity=sparsity, batch=batch, window=window, vocabulary=vocabulary, what=what,
+        engines=engines, rounds=rounds, limit=limit, threads=threads, optimizer=optimizer,
+    )  # fmt: skip
+    if not measure(console, settings, out, shlex.join(["selfish-rnn", *sys.argv[1:]])):
+        raise typer.Exit(130)
+
+
 def _execute(run: Run) -> None:
     """Train to the end, with what a person sees on the way."""
     from selfish_rnn.console import show_outcome, show_start, watcher_for
@@ -203,6 +259,8 @@ def _execute(run: Run) -> None:
         if trainer.position.finished:
             console.print(f"The run in {path} is finished; this is what it came to.", markup=False, soft_wrap=True)
         show_start(console, run.experiment, trainer, path)
+        for note in run.notes:
+            console.print(note, markup=False, soft_wrap=True)
         if isinstance(watcher, contextlib.AbstractContextManager):
             stack.enter_context(watcher)
         try:

@@ -14,11 +14,35 @@ def forget(optimizer: Optimizer, parameter: nn.Parameter, positions: Tensor) -> 
 
     Works for any optimizer: per-weight state is what has the parameter's shape.
     """
-    state = optimizer.state.get(parameter, {})
-    for key, value in state.items():
-        if isinstance(value, Tensor) and value.shape == parameter.shape and value.ndim > 0:
-            fresh = _fresh_value(optimizer, parameter, key)
-            fill_(value, positions, fresh)
+    for _, tensor, fresh_value in _per_weight(optimizer, parameter):
+        fill_(tensor, positions, fresh_value)
+
+
+def carry(optimizer: Optimizer, parameter: nn.Parameter, origin: Tensor, fresh: Tensor) -> None:
+    """Rearrange every state tensor of a flat parameter as :func:`rearranged` does; call it before the parameter
+    itself is.
+
+    Weights keep what the optimizer remembers of them when they move; those at the places ``fresh`` start anew.
+    """
+    for key, tensor, fresh_value in _per_weight(optimizer, parameter):
+        optimizer.state[parameter][key] = rearranged(tensor, origin, fresh, fresh_value)
+
+
+@torch.no_grad()
+def rearranged(tensor: Tensor, origin: Tensor, fresh: Tensor, fresh_value: float) -> Tensor:
+    """``tensor[origin]``, with ``fresh_value`` at the places ``fresh``; how many values there are may change."""
+    if len(tensor) == 0:
+        return tensor.new_full((len(origin),), fresh_value)
+    return tensor[origin].index_fill_(0, fresh, fresh_value)
+
+
+def _per_weight(optimizer: Optimizer, parameter: nn.Parameter) -> list[tuple[str, Tensor, float]]:
+    """What is remembered of single weights: key, tensor, and what it starts with."""
+    return [
+        (key, value, _fresh_value(optimizer, parameter, key))
+        for key, value in optimizer.state.get(parameter, {}).items()
+        if isinstance(value, Tensor) and value.shape == parameter.shape and value.ndim > 0
+    ]
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from selfish_rnn.engine.functional import linear_cross_entropy
 from selfish_rnn.engine.modules import PackedEmbedding, PackedLinear
 from selfish_rnn.engine.native import available
 from selfish_rnn.engine.packed_weight import PackedWeight
+from selfish_rnn.engine.packing import pack, put_packed, unpackable
 from selfish_rnn.engine.recurrent_modules import PackedGRU, PackedLSTM, PackedRNN
 
 __all__ = [
@@ -22,4 +23,7 @@ __all__ = [
     "PackedWeight",
     "available",
     "linear_cross_entropy",
+    "pack",
+    "put_packed",
+    "unpackable",
 ]

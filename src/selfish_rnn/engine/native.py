@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
+import os
+import threading
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-LIBRARY = Path(__file__).with_name("_kernels.so")
+LIBRARY = Path(os.environ.get("SELFISH_RNN_KERNELS") or Path(__file__).with_name("_kernels.so"))
+"""Another one may be named in the environment, for instance one that was built to check itself."""
 
 TARGETS = ("portable", "avx2", "avx512")
 """The kinds of processors there are kernels for, from the most modest on."""
@@ -29,6 +33,16 @@ _integer = ctypes.c_int64
 
 def _fields(shape: tuple[str, ...], pointers: str) -> list[tuple[str, type]]:
     return [(name, _integer) for name in shape] + [(name, _pointer) for name in pointers.split()]
+
+
+class IndexHeader(ctypes.Structure):
+    """Mirrors ``Header`` in packed.hpp: what an index begins with."""
+
+    _fields_ = [
+        *_fields(("format", "bytes", "rows", "columns", "count"), ""),
+        *_fields(("row_tiles", "column_tiles", "tile_columns", "entries", "entries_t"), ""),
+        ("offset", _integer * 9),
+    ]
 
 
 class LayerForward(ctypes.Structure):
@@ -52,6 +66,48 @@ class LayerBackward(ctypes.Structure):
     )
 
 
+class HighwayForward(ctypes.Structure):
+    """Mirrors the structure of this name in layer.hpp."""
+
+    _fields_ = _fields(
+        ("cell", "steps", "batch", "hidden", "depth", "keep"),
+        "input_index input_values recurrent_index recurrent_values biases x h_first mask y gates later_gates states "
+        "h_panels x_panels mask_panels masked",
+    )
+
+
+class HighwayBackward(ctypes.Structure):
+    """Mirrors the structure of this name in layer.hpp."""
+
+    _fields_ = _fields(
+        ("cell", "steps", "batch", "hidden", "depth"),
+        "input_index input_values recurrent_index recurrent_values x mask gates later_gates states h_panels dy dx "
+        "dh_first input_gradients recurrent_gradients bias_gradients values_t x_panels d_panels d_gates d_state "
+        "d_through mask_panels",
+    )
+
+
+class OrderedForward(ctypes.Structure):
+    """Mirrors the structure of this name in layer.hpp."""
+
+    _fields_ = _fields(
+        ("cell", "steps", "batch", "hidden", "chunk"),
+        "input_index input_values recurrent_index recurrent_values bias x h_first c_first y c_last input_distance "
+        "forget_distance gates masters states memories h_panels x_panels",
+    )
+
+
+class OrderedBackward(ctypes.Structure):
+    """Mirrors the structure of this name in layer.hpp."""
+
+    _fields_ = _fields(
+        ("cell", "steps", "batch", "hidden", "chunk"),
+        "input_index input_values recurrent_index recurrent_values x gates masters memories h_panels dy dc_last dx "
+        "dh_first dc_first input_gradients recurrent_gradients bias_gradient values_t x_panels d_panels d_gates "
+        "d_masters d_state d_memory",
+    )
+
+
 _SIGNATURES: dict[str, tuple[type | None, str]] = {
     # p: pointer, i: int64
     "selfish_index_bytes": (_integer, "iiipipii"),
@@ -65,6 +121,10 @@ _SIGNATURES: dict[str, tuple[type | None, str]] = {
     "selfish_lookup_backward": (None, "pppip"),
     "selfish_layer_forward": (None, "p"),
     "selfish_layer_backward": (None, "p"),
+    "selfish_highway_forward": (None, "p"),
+    "selfish_highway_backward": (None, "p"),
+    "selfish_ordered_forward": (None, "p"),
+    "selfish_ordered_backward": (None, "p"),
     "selfish_best_target": (ctypes.c_int, ""),
     "selfish_target": (ctypes.c_int, ""),
     "selfish_use_target": (None, "i"),
@@ -115,19 +175,24 @@ def address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
+def header(index: Tensor) -> IndexHeader:
+    """What an index says of itself; valid as long as the tensor lives."""
+    return IndexHeader.from_address(index.data_ptr())
+
+
 def panel_floats(columns: int, features: int) -> int:
     """How many floats ``columns`` columns (tokens) of so many features take as panels."""
-    count = -(-columns // WIDEST)
-    width = 1 if columns == 1 else -(-(-(-columns // count)) // 8) * 8
+    count = math.ceil(columns / WIDEST)
+    width = 1 if columns == 1 else 8 * math.ceil(columns / count / 8)
     return count * width * features
 
 
-_scratch = torch.empty(0)
+_scratch = threading.local()
 
 
 def transposed_scratch(values: Tensor) -> Tensor:
-    """Memory for the values of one matrix in transposed order; one piece serves all matrices in turn."""
-    global _scratch
-    if len(_scratch) < len(values):
-        _scratch = torch.empty(len(values))
-    return _scratch
+    """Memory for the values of one matrix in transposed order; one piece serves all matrices of a thread in turn."""
+    memory: Tensor | None = getattr(_scratch, "memory", None)
+    if memory is None or len(memory) < len(values):
+        memory = _scratch.memory = torch.empty(len(values))
+    return memory

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.engine import native
-from selfish_rnn.engine.dense_gradients import collect
+from selfish_rnn.engine.checks import check_rows, check_shape, check_weight
+from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.native import address, panel_floats
 
 
@@ -35,14 +36,22 @@ def contiguous(*tensors: Tensor) -> list[Tensor]:
     return [tensor.contiguous() for tensor in tensors]
 
 
+def contiguous_if(tensor: Tensor | None) -> Tensor | None:
+    """The same for what may be left out."""
+    return None if tensor is None else contiguous(tensor)[0]
+
+
 # Linear
 
 
 @operator("linear")
 def linear(x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, rows: int) -> Tensor:
     """``x W^T + bias`` for x of … x columns."""
-    (x,) = contiguous(x)
+    x, values = contiguous(x, values)
+    bias = contiguous_if(bias)
     columns = x.shape[-1]
+    check_weight(values, index, rows, columns)
+    check_shape("bias", bias, rows)
     n = x.numel() // columns
     y = x.new_empty(*x.shape[:-1], rows)
     if n:
@@ -63,13 +72,13 @@ def linear_backward(
     x: Tensor, gradient: Tensor, values: Tensor, index: Tensor, needs: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of x, values and bias; empty where not needed."""
-    x, gradient = contiguous(x, gradient)
+    x, gradient, values = contiguous(x, gradient, values)
     columns, rows = x.shape[-1], gradient.shape[-1]
+    check_weight(values, index, rows, columns)
     n = x.numel() // columns
     found = _linear_gradients(x, gradient, values, needs)
     if n == 0:
         return tuple(tensor.zero_() for tensor in found)  # type: ignore[return-value]
-    collect(index, x, gradient)
     work = floats(panel_floats(n, rows + columns))
     scratch = native.transposed_scratch(values) if needs[0] else None
     given = [address(tensor) if need else None for tensor, need in zip(found, needs, strict=True)]
@@ -101,6 +110,7 @@ def _save_linear(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _linear_autograd(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     x, values, index = ctx.saved_tensors
     needs = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.has_bias and ctx.needs_input_grad[3]]
+    collect(index, x, gradient)
     found = linear_backward(x, gradient, values, index, needs)
     dx, dvalues, dbias = (tensor if need else None for tensor, need in zip(found, needs, strict=True))
     return dx, dvalues, None, dbias, None
@@ -116,11 +126,12 @@ linear.register_autograd(_linear_autograd, setup_context=_save_linear)
 def lookup(tokens: Tensor, values: Tensor, index: Tensor, columns: int) -> Tensor:
     """The rows of W that ``tokens`` (int64) name: … x columns."""
     tokens = tokens.contiguous()
+    (values,) = contiguous(values)
+    check_weight(values, index, native.header(index).rows, columns)
+    check_rows("token", tokens, index)
     y = values.new_empty(*tokens.shape, columns)
     if tokens.numel():
-        native.library().selfish_lookup(
-            address(index), address(values), address(tokens), tokens.numel(), address(y)
-        )
+        native.library().selfish_lookup(address(index), address(values), address(tokens), tokens.numel(), address(y))
     return y
 
 
@@ -132,10 +143,11 @@ def _(tokens: Tensor, values: Tensor, index: Tensor, columns: int) -> Tensor:
 @operator("lookup_backward")
 def lookup_backward(tokens: Tensor, gradient: Tensor, values: Tensor, index: Tensor) -> Tensor:
     """The gradient of values."""
-    (gradient,) = contiguous(gradient)
+    gradient, values = contiguous(gradient, values)
     tokens = tokens.contiguous()
+    check_weight(values, index, native.header(index).rows, gradient.shape[-1])
+    check_rows("token", tokens, index)
     found = torch.empty_like(values)
-    collect(index, tokens, gradient)
     native.library().selfish_lookup_backward(
         address(index), address(tokens), address(gradient), tokens.numel(), address(found)
     )
@@ -154,6 +166,7 @@ def _save_lookup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _lookup_autograd(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     tokens, values, index = ctx.saved_tensors
+    collect(index, tokens, gradient)
     return None, lookup_backward(tokens, gradient, values, index), None, None
 
 
@@ -169,10 +182,16 @@ def cross_entropy(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The mean cross-entropy of ``softmax(x W^T + bias)`` with ``targets``, and with ``gradients`` those of x, values
     and bias, which are at hand: without them they are empty."""
-    (x,) = contiguous(x)
+    x, values, bias = contiguous(x, values, bias)
     targets = targets.contiguous()
     columns, rows, n = x.shape[-1], len(bias), targets.numel()
+    check_weight(values, index, rows, columns)
+    check_rows("target", targets, index)
+    if x.numel() != n * columns:
+        raise ValueError(f"there are {x.numel() // columns} inputs and {n} targets")
     found = _loss_gradients(x, values, bias, gradients)
+    if n == 0:
+        return x.new_tensor(torch.nan), *(tensor.zero_() for tensor in found)  # type: ignore[return-value]
     panels = min(-(-n // native.WIDEST), native.PANELS_AT_ONCE)
     work = floats(panels * native.WIDEST * (rows + columns))
     scratch = native.transposed_scratch(values) if gradients else None
@@ -205,16 +224,27 @@ def _(
 
 
 def _save_loss(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.save_for_backward(*output[1:])
-    ctx.has_gradients = inputs[-1]
+    x, values, index, bias, targets, ctx.has_gradients = inputs
+    ctx.save_for_backward(*output[1:], x, values, index, bias, targets)
+    ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
 
 
 def _loss_autograd(ctx: Any, gradient: Tensor | None, *unused: Tensor | None) -> tuple[Tensor | None, ...]:
     if gradient is None or not ctx.has_gradients:
         return (None,) * 6
-    dx, dvalues, dbias = (tensor * gradient for tensor in ctx.saved_tensors)
+    *found, x, values, index, bias, targets = ctx.saved_tensors
+    if is_collecting(index):
+        collect(index, x, _score_gradients(x, values, index, bias, targets) * gradient)
+    dx, dvalues, dbias = (tensor * gradient for tensor in found)
     return dx, dvalues, None, dbias, None, None
+
+
+def _score_gradients(x: Tensor, values: Tensor, index: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+    """Of the mean cross-entropy, with regard to all scores: what the kernel makes a few columns of at a time."""
+    scores: Tensor = linear(x, values, index, bias, len(bias)).view(-1, len(bias)).softmax(-1)
+    words = targets.flatten().unsqueeze(-1)
+    return scores.scatter_add_(-1, words, scores.new_full(words.shape, -1.0)) / len(words)
 
 
 cross_entropy.register_autograd(_loss_autograd, setup_context=_save_loss)

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from selfish_rnn.engine import native
 from selfish_rnn.engine.native import address
-from selfish_rnn.engine.tiling import Tiling
+from selfish_rnn.engine.tiling import Tiling, gates_cut_alike
+from selfish_rnn.optimizer_state import carry, rearranged
 
 
 class PackedWeight(nn.Module):
@@ -46,16 +47,24 @@ class PackedWeight(nn.Module):
         rows, columns = shape
         self.shape = (int(rows), int(columns))
         self.gate_rows = (self.shape[0],) if gate_rows is None else tuple(gate_rows)
-        if sum(self.gate_rows) != rows:
+        if min(self.shape) < 1:
+            raise ValueError(f"a packed matrix has at least one row and one column, not {rows} x {columns}")
+        if sum(self.gate_rows) != rows or min(self.gate_rows) < 1:
             raise ValueError(f"gates of {self.gate_rows} rows do not fit a matrix of {rows} rows")
-        positions = positions.to(torch.int64).contiguous()
-        size = self.shape[0] * self.shape[1]
-        if len(positions) and (positions[0] < 0 or positions[-1] >= size or (positions[1:] <= positions[:-1]).any()):
-            raise ValueError(f"positions must be sorted, different and from 0 to {size - 1}")
+        positions = self._checked(positions)
+        if values is not None and values.shape != positions.shape:
+            raise ValueError(f"there are {len(positions)} positions and values of shape {tuple(values.shape)}")
         index, order = self._build(positions)
         self.register_buffer("index", index)
         kept = torch.zeros(len(positions)) if values is None else values.detach().to(torch.float32)[order]
         self.values = nn.Parameter(kept)
+
+    def _checked(self, positions: Tensor) -> Tensor:
+        size = self.shape[0] * self.shape[1]
+        positions = positions.to(torch.int64).contiguous()
+        if len(positions) and (positions[0] < 0 or positions[-1] >= size or (positions[1:] <= positions[:-1]).any()):
+            raise ValueError(f"positions must be sorted, different and from 0 to {size - 1}")
+        return positions
 
     def _build(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """The index for these positions, and for each value the rank of its position."""
@@ -106,7 +115,9 @@ class PackedWeight(nn.Module):
         positions, places = self.sorted()
         rows, columns = self.shape
         starts = torch.searchsorted(positions, torch.arange(rows + 1) * columns)
-        return torch.sparse_csr_tensor(starts, positions % columns, self.values[places], self.shape)
+        return torch.sparse_csr_tensor(
+            starts, positions % columns, self.values[places], self.shape, check_invariants=False
+        )
 
     def sorted(self) -> tuple[Tensor, Tensor]:
         """The row-major positions of the weights, sorted, and for each the place of its value in ``values``."""
@@ -131,14 +142,20 @@ class PackedWeight(nn.Module):
     # Change
 
     @torch.no_grad()
+    def become(self, positions: Tensor, values: Tensor) -> None:
+        """Take on other weights: these values at these sorted row-major positions."""
+        self.index, order = self._build(self._checked(positions))
+        self._replace_values(values.to(torch.float32)[order])
+        self.values.grad = None
+
+    @torch.no_grad()
     def rewire(self, removed: Tensor, grown: Tensor, optimizers: Sequence[torch.optim.Optimizer] = ()) -> None:
         """Remove the weights at some positions and grow others, at zero.
 
         Both are row-major positions, sorted; a removed one may grow again, and starts anew. What the ``optimizers``
         remember of a weight stays with it, and is fresh for a grown one.
         """
-        from selfish_rnn.optimizer_state import carry
-
+        removed, grown = self._checked(removed), self._checked(grown)
         positions, places = self.sorted()
         kept = torch.ones(len(positions), dtype=torch.bool)
         if len(removed):
@@ -160,39 +177,68 @@ class PackedWeight(nn.Module):
         origin.clamp_(min=0)
         for optimizer in optimizers:
             carry(optimizer, self.values, origin, fresh)
-        self._replace_values(self.values.detach()[origin].index_fill_(0, fresh, 0.0))
+        self._replace_values(rearranged(self.values.detach(), origin, fresh, 0.0))
         self.values.grad = None
 
+    @torch.no_grad()
     def _replace_values(self, values: Tensor) -> None:
+        """The values of another topology: a backward pass through the old one is refused from here on."""
         if values.shape == self.values.shape:
-            self.values.data.copy_(values)
-        else:
-            self.values.data = values
+            self.values.copy_(values)
+            return
+        # Only with the dtype does torch drop what accumulates the gradient, which expects the old number of values.
+        self.values.data = torch.empty(0, dtype=torch.float64)
+        self.values.data = values
+        torch.autograd.graph.increment_version(self.values)
 
     # State
 
     def _load_from_state_dict(
-        self, state_dict: Mapping[str, Any], prefix: str, local_metadata: Any, strict: bool, *rest: Any
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
     ) -> None:
         """The saved index may be of another topology, with another number of weights."""
         index, values = state_dict.get(prefix + "index"), state_dict.get(prefix + "values")
+        problem = self._problem(index, values)
+        if problem is not None:
+            error_msgs.append(f"{prefix}index {problem}")
+            return
         if index is not None and values is not None:
-            self._take_index(prefix, index, values)
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, *rest)
+            if index.shape != self.index.shape:
+                self.index = self.index.new_empty(len(index))
+            if values.shape != self.values.shape:
+                self._replace_values(self.values.new_zeros(len(values)))
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        if local_metadata.get("assign_to_params_buffers", False):
+            self.index = self.index.clone(memory_format=torch.contiguous_format)
 
-    def _take_index(self, prefix: str, index: Tensor, values: Tensor) -> None:
+    def _problem(self, index: Tensor | None, values: Tensor | None) -> str | None:
+        """What is wrong with a saved index. A kernel would follow it anywhere."""
+        if index is None and values is None:
+            return None
+        if index is None or values is None:
+            return "and its values must be loaded together: one of them is missing"
         if index.dtype != torch.uint8 or index.ndim != 1:
-            raise RuntimeError(f"{prefix}index is not the index of a packed weight")
-        index = index.detach().cpu().contiguous()
+            return "is not the index of a packed weight"
+        index = index.detach().cpu().clone(memory_format=torch.contiguous_format)
         if not native.library().selfish_index_valid(address(index), len(index)):
-            raise RuntimeError(f"{prefix}index is damaged, or not the index of a packed weight")
-        rows, columns, count = index[16:40].view(torch.int64).tolist()
-        if (rows, columns) != self.shape or (count,) != tuple(values.shape):
-            raise RuntimeError(
-                f"{prefix}index is of a {rows} x {columns} matrix with {count} weights, this is one of "
-                f"{self.shape[0]} x {self.shape[1]} and there are {len(values)} values"
+            return "is damaged, or not the index of a packed weight"
+        header = native.header(index)
+        if (header.rows, header.columns) != self.shape or (header.count,) != tuple(values.shape):
+            return (
+                f"is of a {header.rows} x {header.columns} matrix with {header.count} weights, this is one of "
+                f"{self.shape[0]} x {self.shape[1]} and the values are of shape {tuple(values.shape)}"
             )
-        if len(index) != len(self.index):
-            self.index = torch.empty_like(index)
-        if count != len(self.values):
-            self._replace_values(self.values.detach().new_zeros(count))
+        start = header.offset[0]
+        bounds = index[start : start + 4 * (header.row_tiles + 1)].view(torch.int32).tolist()
+        if not gates_cut_alike(bounds, self.gate_rows):
+            return f"is not cut into gates of {self.gate_rows} rows"
+        return None

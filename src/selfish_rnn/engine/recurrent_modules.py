@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from selfish_rnn.engine.dense_gradients import note_dropped
 from selfish_rnn.engine.modules import random_weight
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.recurrent_operators import GATES, recurrent_layer
@@ -101,6 +103,8 @@ class PackedRecurrent(nn.Module):
         for name, parameter in dense.named_parameters():
             if name.startswith("weight"):
                 given = (weights or {}).get(name)
+                if given is not None and (given.shape != parameter.shape or given.gate_rows != gates):
+                    raise ValueError(f"{name} needs a packed weight of {tuple(parameter.shape)} with gates of {gates}")
                 packed.add_module(name, PackedWeight.from_dense(parameter, None, gates) if given is None else given)
             else:
                 packed.register_parameter(name, nn.Parameter(parameter.detach().clone()))
@@ -111,7 +115,8 @@ class PackedRecurrent(nn.Module):
 
     def to_dense(self) -> nn.RNNBase:
         """torch's module with zeros where no weight exists."""
-        dense = self.kind(
+        make: Callable[..., nn.RNNBase] = self.kind
+        dense = make(
             self.input_size,
             self.hidden_size,
             self.num_layers,
@@ -186,12 +191,15 @@ class PackedRecurrent(nn.Module):
         return f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
 
 
-def dropped_positions(weight: PackedWeight, probability: float) -> Tensor:
-    """For each value 0 with ``probability``, else ``1 / (1 - probability)``.
+def dropped_positions(weight: PackedWeight, probability: float, rescaled: bool = True) -> Tensor:
+    """For each value 0 with ``probability``, else ``1 / (1 - probability)`` (1 if not ``rescaled``).
 
     Drawn for all positions of the matrix, so that a network drops the same weights in either engine.
     """
     drawn = functional.dropout(torch.ones(weight.shape), probability).flatten()
+    if not rescaled:
+        drawn.sign_()
+    note_dropped(weight.index, drawn)
     positions, places = weight.sorted()
     return torch.empty_like(weight.values).index_copy_(0, places.to(torch.int64), drawn[positions])
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.engine import native
+from selfish_rnn.engine.checks import check_shape, check_weight
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.native import CELLS, address, panel_floats
-from selfish_rnn.engine.operators import contiguous, floats, operator
+from selfish_rnn.engine.operators import contiguous, contiguous_if, floats, operator
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
@@ -48,9 +49,19 @@ def recurrent_layer(
 
     Returns the output at every step and the last h and c; the rest is for the way back (``keep``).
     """
-    x, h, c = contiguous(x, h, c)
+    x, h, c, input_values, recurrent_values = contiguous(x, h, c, input_values, recurrent_values)
+    bias, recurrent_bias = contiguous_if(bias), contiguous_if(recurrent_bias)
     steps, batch, inputs = x.shape
     hidden = h.shape[-1]
+    lines = GATES[cell] * hidden
+    if steps == 0 or batch == 0:
+        raise ValueError(f"a window needs at least one step and one sequence, this one is {steps} x {batch}")
+    check_weight(input_values, input_index, lines, inputs)
+    check_weight(recurrent_values, recurrent_index, lines, hidden)
+    check_shape("state", h, batch, hidden)
+    check_shape("memory", c if cell == "lstm" else None, batch, hidden)
+    check_shape("bias", bias, lines)
+    check_shape("bias", recurrent_bias, lines)
     if cell != "gru" and recurrent_bias is not None:
         bias, recurrent_bias = (recurrent_bias if bias is None else bias + recurrent_bias), None
     y, h_last, c_last = x.new_empty(steps, batch, hidden), torch.empty_like(h), torch.empty_like(c)
@@ -120,12 +131,11 @@ def recurrent_layer_backward(
     needs: list[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The gradients of x, h, c, both values, and both biases; empty where not needed."""
-    x, dy = contiguous(x, dy)
+    x, dy, input_values, recurrent_values = contiguous(x, dy, input_values, recurrent_values)
+    dh_last, dc_last = contiguous_if(dh_last), contiguous_if(dc_last)
     steps, batch, inputs = x.shape
-    if dh_last is not None:
-        (dh_last,) = contiguous(dh_last)
-    if dc_last is not None:
-        (dc_last,) = contiguous(dc_last)
+    check_weight(input_values, input_index, GATES[cell] * hidden, inputs)
+    check_weight(recurrent_values, recurrent_index, GATES[cell] * hidden, hidden)
     found = _layer_gradients(x, input_values, recurrent_values, cell, hidden, needs)
     wide = functools.partial(panel_floats, steps * batch)
     step = panel_floats(batch, hidden)
@@ -175,15 +185,15 @@ def recurrent_layer_backward(
     )
     native.library().selfish_layer_backward(ctypes.addressof(layer))
     if is_collecting(input_index):
-        collect(input_index, x, _rows(d_input_panels, steps * batch, gates * hidden))
+        collect(input_index, x, panel_rows(d_input_panels, steps * batch, gates * hidden))
     if is_collecting(recurrent_index):
         d_panels = d_input_panels if d_recurrent_panels is None else d_recurrent_panels
-        before = _rows(kept[4], steps * batch, hidden)
-        collect(recurrent_index, before, _rows(d_panels, steps * batch, gates * hidden))
-    return found
+        before = panel_rows(kept[4], steps * batch, hidden)
+        collect(recurrent_index, before, panel_rows(d_panels, steps * batch, gates * hidden))
+    return found  # type: ignore[return-value]
 
 
-def _rows(panels: Tensor, columns: int, features: int) -> Tensor:
+def panel_rows(panels: Tensor, columns: int, features: int) -> Tensor:
     """Panels as columns (tokens) x features."""
     width = panel_floats(columns, 1) // -(-columns // native.WIDEST)
     return panels.view(-1, features, width).transpose(1, 2).reshape(-1, features)[:columns]

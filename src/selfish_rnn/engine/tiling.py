@@ -35,6 +35,19 @@ class Tiling:
         return cls(tuple(bounds), -(-columns // width), width)
 
 
+def gates_cut_alike(row_bounds: Sequence[int], gate_rows: Sequence[int]) -> bool:
+    """Whether these bounds part the gates, and part those of one size in the same places, as the kernels need."""
+    cuts: dict[int, set[tuple[int, ...]]] = {}
+    first = 0
+    for size in gate_rows:
+        inside = tuple(bound - first for bound in row_bounds if first <= bound <= first + size)
+        if inside[:1] != (0,) or inside[-1:] != (size,):
+            return False
+        cuts.setdefault(size, set()).add(inside)
+        first += size
+    return all(len(ways) == 1 for ways in cuts.values())
+
+
 def _pieces(size: int, longest: int, at_least: int) -> int:
     """Enough, and such a number that threads share them evenly."""
     pieces = max(-(-size // longest), min(at_least, size // 32), 1)

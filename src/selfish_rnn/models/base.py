@@ -5,11 +5,12 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
 from torch.nn import functional
 
+from selfish_rnn.engine import PackedLinear, linear_cross_entropy
 from selfish_rnn.errors import UserError
 
 State = tuple[Tensor, ...]
@@ -65,6 +66,12 @@ class LanguageModel(nn.Module, abc.ABC):
     that can compute its loss with less memory than all logits take overrides :meth:`loss`.
     """
 
+    decoder: nn.Linear
+    """The output layer; :func:`~selfish_rnn.engine.pack` puts a packed one in its place."""
+
+    vocabulary: Any = None
+    """The words of a model that :func:`selfish_rnn.load` made."""
+
     activation_penalty_on: ClassVar[Literal["output", "raw"]] = "output"
     """Which field of :class:`Encoded` the activation penalty (AR) of this model is taken on."""
 
@@ -85,6 +92,9 @@ class LanguageModel(nn.Module, abc.ABC):
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Mean negative log-probability of ``targets``."""
+        decoder: nn.Module = self.decoder
+        if isinstance(decoder, PackedLinear):
+            return linear_cross_entropy(output, decoder.weight, decoder.bias, targets)
         scores = self.logits(output)
         return functional.cross_entropy(scores.flatten(0, -2), targets.flatten())
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from selfish_rnn.cells import register_cell
+from selfish_rnn.engine import PackedWeight
+from selfish_rnn.engine.highway_operators import highway_window
 from selfish_rnn.topology.gates import GateLayout
 
 HIGHWAY_GATES = ("nonlinear", "transform")
@@ -29,6 +32,9 @@ class HighwayCell(nn.Module):
     transform gate; the carry gate is one minus that.
     """
 
+    packable: ClassVar[bool] = True
+    weight_input: nn.Parameter | PackedWeight
+
     def __init__(self, inputs: int, hidden: int, depth: int) -> None:
         super().__init__()
         self.inputs = inputs
@@ -41,9 +47,9 @@ class HighwayCell(nn.Module):
             self.register_parameter(f"bias_recurrent_{level}", nn.Parameter(torch.empty(2 * hidden)))
         self.reset_parameters()
 
-    def recurrent_weights(self) -> list[Tensor]:
+    def recurrent_weights(self) -> list[nn.Parameter] | list[PackedWeight]:
         """R_1 … R_D."""
-        return [self.get_parameter(f"weight_recurrent_{level}") for level in range(1, self.depth + 1)]
+        return [getattr(self, f"weight_recurrent_{level}") for level in range(1, self.depth + 1)]
 
     def recurrent_biases(self) -> list[Tensor]:
         """r_1 … r_D."""
@@ -52,7 +58,7 @@ class HighwayCell(nn.Module):
     def reset_parameters(self, transform_bias: float | None = None) -> None:
         """U(±1/√fan-in), as torch's linear layers have; ``transform_bias`` replaces that of the transform gate."""
         for name, parameter in self.named_parameters():
-            bound = 1 / math.sqrt(self.inputs if name.endswith("input") else self.hidden)
+            bound = 1 / math.sqrt(self.inputs if name.startswith(("weight_input", "bias_input")) else self.hidden)
             nn.init.uniform_(parameter, -bound, bound)
         if transform_bias is not None:
             # The first micro-step has two biases; together they are to be the one asked for.
@@ -63,7 +69,11 @@ class HighwayCell(nn.Module):
     def forward(self, inputs: Tensor, state: Tensor, mask: Tensor | None = None) -> Tensor:
         """The states (time x batch x hidden) after each step over ``inputs`` (time x batch x inputs)."""
         first, *rest = self.recurrent_biases()
-        projected = functional.linear(inputs, self.weight_input, self.bias_input + first)
+        entering = self.bias_input + first
+        if isinstance(self.weight_input, PackedWeight):
+            packed = cast(Sequence[PackedWeight], self.recurrent_weights())
+            return highway_window(inputs, state, mask, self.weight_input, packed, [entering, *rest])
+        projected = functional.linear(inputs, self.weight_input, entering)
         states: Tensor = _HighwayRecurrence.apply(  # type: ignore[no-untyped-call]
             projected, state, mask, *rest, *self.recurrent_weights()
         )
@@ -154,11 +164,8 @@ def _micro_steps(tensor: Tensor) -> list[tuple[Tensor, ...]]:
 
 
 def _layouts(cell: HighwayCell) -> dict[str, GateLayout]:
-    return {
-        name: GateLayout.even(HIGHWAY_GATES, len(weight))
-        for name, weight in cell.named_parameters()
-        if name.startswith("weight")
-    }
+    names = ["weight_input", *(f"weight_recurrent_{level}" for level in range(1, cell.depth + 1))]
+    return {name: GateLayout.even(HIGHWAY_GATES, 2 * cell.hidden) for name in names}
 
 
 register_cell(HighwayCell, _layouts)

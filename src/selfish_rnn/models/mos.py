@@ -89,7 +89,7 @@ class MixtureOfSoftmaxesLSTM(LanguageModel):
     def initial_state(self, batch_size: int) -> State:
         """Zeros: h and c of the first layer, h and c of the second, …; each 1 x batch x width of the layer."""
         widths = [rnn.hidden_size for rnn in self._rnns()]
-        return tuple(self.embedding.weight.new_zeros(1, batch_size, width) for width in widths for _ in "hc")
+        return tuple(self.decoder.bias.new_zeros(1, batch_size, width) for width in widths for _ in "hc")
 
     def encode(self, tokens: Tensor, state: State) -> Encoded:
         raw = embed(self.embedding, tokens, self.dropout_word, self.training)

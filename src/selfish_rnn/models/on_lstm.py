@@ -76,7 +76,8 @@ class OrderedNeuronsLSTM(LanguageModel):
 
     def reset_parameters(self) -> None:
         """Embedding U(±0.1), output bias 0, the cells U(±1/√fan-in)."""
-        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        for parameter in self.embedding.parameters():
+            nn.init.uniform_(parameter, -0.1, 0.1)
         nn.init.zeros_(self.decoder.bias)
         for cell in self._cells():
             cell.reset_parameters()
@@ -84,7 +85,7 @@ class OrderedNeuronsLSTM(LanguageModel):
     def initial_state(self, batch_size: int) -> State:
         """Zeros: h and c of the first layer, h and c of the second, …; each batch x width of the layer."""
         widths = [cell.hidden for cell in self._cells()]
-        return tuple(self.embedding.weight.new_zeros(batch_size, width) for width in widths for _ in "hc")
+        return tuple(self.decoder.bias.new_zeros(batch_size, width) for width in widths for _ in "hc")
 
     def encode(self, tokens: Tensor, state: State) -> Encoded:
         outputs = self._run(tokens, state)

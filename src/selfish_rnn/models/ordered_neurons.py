@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from selfish_rnn.cells import register_cell
+from selfish_rnn.engine import PackedWeight
+from selfish_rnn.engine.ordered_operators import ordered_window
+from selfish_rnn.engine.recurrent_modules import dropped_positions
 from selfish_rnn.errors import UserError
 from selfish_rnn.models.regularisers import drop_connect
 from selfish_rnn.topology.gates import GateLayout
@@ -46,6 +49,10 @@ class OrderedNeuronsCell(nn.Module):
     probability ``drop_connect``, one draw per window; in evaluation R is multiplied by one minus that.
     """
 
+    packable: ClassVar[bool] = True
+    weight_input: nn.Parameter | PackedWeight
+    weight_recurrent: nn.Parameter | PackedWeight
+
     def __init__(self, inputs: int, hidden: int, chunk: int, drop_connect: float = 0.0) -> None:
         super().__init__()
         if hidden % chunk:
@@ -64,18 +71,33 @@ class OrderedNeuronsCell(nn.Module):
     def reset_parameters(self) -> None:
         """U(±1/√fan-in)."""
         for name, parameter in self.named_parameters():
-            bound = 1 / math.sqrt(self.inputs if name.endswith("input") else self.hidden)
+            bound = 1 / math.sqrt(self.inputs if name.startswith(("weight_input", "bias_input")) else self.hidden)
             nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, inputs: Tensor, hidden: Tensor, memory: Tensor) -> CellOutput:
         """Run over ``inputs`` (time x batch x inputs) from h and c (batch x hidden)."""
-        recurrent = drop_connect(self.weight_recurrent, self.drop_connect, self.training, rescale="evaluation")
-        projected = functional.linear(inputs, self.weight_input, self.bias_input + self.bias_recurrent)
+        bias = self.bias_input + self.bias_recurrent
+        if isinstance(self.weight_input, PackedWeight) and isinstance(self.weight_recurrent, PackedWeight):
+            packed, values = self.weight_recurrent, self._dropped(self.weight_recurrent)
+            return CellOutput(
+                *ordered_window(inputs, hidden, memory, self.weight_input, packed, values, bias, self.chunk)
+            )
+        dense = cast(tuple[Tensor, Tensor], (self.weight_input, self.weight_recurrent))
+        recurrent = drop_connect(dense[1], self.drop_connect, self.training, rescale="evaluation")
+        projected = functional.linear(inputs, dense[0], bias)
         return CellOutput(
             *_OrderedNeuronsRecurrence.apply(  # type: ignore[no-untyped-call]
                 projected, hidden, memory, recurrent, self.chunk
             )
         )
+
+    def _dropped(self, weight: PackedWeight) -> Tensor:
+        """:func:`drop_connect` of the values that exist, with the same draw."""
+        if self.drop_connect == 0:
+            return weight.values
+        if self.training:
+            return weight.values * dropped_positions(weight, self.drop_connect, rescaled=False)
+        return weight.values * (1 - self.drop_connect)
 
 
 class _OrderedNeuronsRecurrence(torch.autograd.Function):

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from selfish_rnn.engine import PackedLSTM
+
 Rescale = Literal["training", "evaluation"]
 """When dropped weights are brought back to their expected size; see :func:`drop_connect`."""
 
@@ -71,7 +73,10 @@ def weight_drop(
 
     One draw serves all time steps. Without dropping it is ``lstm(inputs, state)``.
     """
-    if not training or probability == 0:
+    module: nn.Module = lstm
+    if isinstance(module, PackedLSTM):
+        module.weight_drop = probability
+    if isinstance(module, PackedLSTM) or not training or probability == 0:
         output, (hidden, memory) = lstm(inputs, state)
         return output, (hidden, memory)
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")

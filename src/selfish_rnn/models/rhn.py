@@ -64,13 +64,14 @@ class RecurrentHighwayNetwork(LanguageModel):
 
     def reset_parameters(self) -> None:
         """Embedding U(±0.1), output bias 0, the cell U(±1/√hidden) but for a given ``transform_bias``."""
-        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        for parameter in self.embedding.parameters():
+            nn.init.uniform_(parameter, -0.1, 0.1)
         nn.init.zeros_(self.decoder.bias)
         self.cell.reset_parameters(self.transform_bias)
 
     def initial_state(self, batch_size: int) -> State:
         """One tensor of zeros, batch x hidden."""
-        return (self.embedding.weight.new_zeros(batch_size, self.cell.hidden),)
+        return (self.decoder.bias.new_zeros(batch_size, self.cell.hidden),)
 
     def encode(self, tokens: Tensor, state: State) -> Encoded:
         embedded = embed(self.embedding, tokens, self.dropout_word, self.training)
@@ -95,7 +96,7 @@ class RecurrentHighwayNetwork(LanguageModel):
         """
         parts = [
             UnitPart(self.embedding.get_parameter("weight"), axis=1, reads=True),
-            UnitPart(self.cell.weight_input, axis=1),
+            UnitPart(self.cell.get_parameter("weight_input"), axis=1),
         ]
         biases = list[UnitPart]()
         for name, parameter in self.cell.named_parameters():

@@ -101,7 +101,7 @@ class StackedRNN(LanguageModel):
 
         With layers of different widths: those of the first layer, those of the second, …; each 1 x batch x width.
         """
-        zeros = self.embedding.weight.new_zeros
+        zeros = self.decoder.bias.new_zeros
         shapes = [(rnn.num_layers, batch_size, rnn.hidden_size) for rnn in self._rnns()]
         return tuple(zeros(shape) for shape in shapes for _ in range(self._tensors_per_state))
 
@@ -110,7 +110,7 @@ class StackedRNN(LanguageModel):
         for index, rnn in enumerate(self._rnns()):
             entering = functional.dropout(raw, self.dropout, self.training)
             first = index * self._tensors_per_state
-            if isinstance(rnn, nn.LSTM):
+            if self.kind == "lstm":
                 raw, carried = rnn(entering, (state[first], state[first + 1]))
                 after.extend(carried)
             else:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
 from selfish_rnn.corpora import Corpus
@@ -16,8 +19,13 @@ from selfish_rnn.training.windows import batched
 def build_model(experiment: Experiment, vocabulary: int) -> LanguageModel:
     """The language model the experiment describes, on its device, with weights drawn from the experiment's seed."""
     torch.manual_seed(experiment.seed)
-    options = experiment.model.model_dump(exclude={"name"})
-    return MODELS[experiment.model.name](vocabulary, **options).to(experiment.device)
+    return new_model(experiment.model.model_dump(), vocabulary).to(experiment.device)
+
+
+def new_model(settings: Mapping[str, Any], vocabulary: int) -> LanguageModel:
+    """A language model as its section of the settings describes it."""
+    options = {key: value for key, value in settings.items() if key != "name"}
+    return MODELS[settings["name"]](vocabulary, **options)
 
 
 def build_sparsifier(experiment: Experiment, model: LanguageModel, rewirings: int) -> Sparsifier | IntrinsicStructure:
@@ -47,7 +55,6 @@ def check_before_training(experiment: Experiment, corpus: Corpus) -> None:
     batched(corpus.valid, experiment.valid_batch_size, "valid_batch_size")
     batched(corpus.test, experiment.test_batch_size, "test_batch_size")
     with torch.device("meta"):  # takes neither time nor memory
-        options = experiment.model.model_dump(exclude={"name"})
-        model = MODELS[experiment.model.name](len(corpus.vocabulary), **options)
+        model = new_model(experiment.model.model_dump(), len(corpus.vocabulary))
     if experiment.method.removal == GROUP_LASSO:
         model.unit_layers()

@@ -59,7 +59,11 @@ def choose_engine(experiment: Experiment, vocabulary: int) -> Choice:
 
 def _nothing_to_pack(experiment: Experiment) -> str | None:
     method = experiment.method.build()
-    if experiment.sparsity == 0 or method.allocation == "dense" and not method.prunes or method.removal == GROUP_LASSO:
+    if (
+        experiment.sparsity == 0
+        or (method.allocation == "dense" and not method.prunes)
+        or method.removal == GROUP_LASSO
+    ):
         return f"method {method.name} at sparsity {experiment.sparsity:g} has no zeros to leave out"
     return unpackable(method)
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
 from selfish_rnn.corpora import Corpus, Vocabulary, unigram_perplexity
-from selfish_rnn.engine import pack
 from selfish_rnn.errors import UserError
 from selfish_rnn.models import LanguageModel
-from selfish_rnn.training.building import build_model
+from selfish_rnn.training.building import new_model
 from selfish_rnn.training.checkpoints import load_tensors
 from selfish_rnn.training.evaluation import evaluate, perplexity
-from selfish_rnn.training.portable import load_portable_weights
+from selfish_rnn.training.portable import restore
 from selfish_rnn.training.run_folder import RunFolder
 from selfish_rnn.training.settings import Experiment
 from selfish_rnn.training.trainer import Trainer
@@ -25,12 +25,10 @@ def load_best(experiment: Experiment, folder: RunFolder, vocabulary: int) -> Lan
         raise UserError(
             f"{folder.path} has no model yet, its first epoch is not finished: continue it with `selfish-rnn resume`"
         )
-    model = build_model(experiment, vocabulary)
     tensors, _ = load_tensors(folder.model)
-    load_portable_weights(model, tensors, str(folder.model))
-    if experiment.engine == "packed":
-        pack(model)
-    return model.eval()
+    make = partial(new_model, experiment.model.model_dump(), vocabulary)
+    model = restore(make, tensors, str(folder.model), packed=experiment.engine == "packed")
+    return model.to(experiment.device).eval()
 
 
 def evaluate_splits(model: LanguageModel, experiment: Experiment, corpus: Corpus) -> dict[str, float]:

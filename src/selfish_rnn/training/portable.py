@@ -7,19 +7,22 @@ and its mask as bits, under ``rnn.weight_ih_l0.mask``. Everything else is saved 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from selfish_rnn.engine import PackedWeight
+from selfish_rnn.engine import PackedWeight, put_packed
 from selfish_rnn.errors import UserError
 from selfish_rnn.sparse_weight import SparseWeight
 from selfish_rnn.topology.bits import pack_bits, unpack_bits
 
 MASK = ".mask"
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor | PackedWeight]]:
@@ -50,14 +53,7 @@ def portable_weights(model: nn.Module, sparse: Sequence[SparseWeight]) -> dict[s
 def load_portable_weights(model: nn.Module, saved: Mapping[str, Tensor], source: str) -> None:
     """Put saved weights into a model of the same shape, packed or not; ``source`` is named if they do not fit."""
     own = dict(named_tensors(model))
-    names = {name.removesuffix(MASK) for name in saved}
-    odd = sorted(own.keys() ^ names)
-    for name in own.keys() & names:
-        positions = _positions(saved, name, tuple(own[name].shape))
-        if name not in saved or positions is None or saved[name].numel() != len(positions):
-            odd.append(name)
-    if odd:
-        raise UserError(f"{source} does not fit the model of config.yaml: they differ in {', '.join(sorted(odd))}")
+    _refuse_odd({name: tuple(tensor.shape) for name, tensor in own.items()}, saved, source)
     for name, tensor in own.items():
         positions = _positions(saved, name, tuple(tensor.shape))
         assert positions is not None
@@ -67,6 +63,52 @@ def load_portable_weights(model: nn.Module, saved: Mapping[str, Tensor], source:
             tensor.zero_().view(-1)[positions.to(tensor.device)] = saved[name].to(tensor.device)
         else:
             tensor.copy_(saved[name].view_as(tensor))
+
+
+def restore(make: Callable[[], Model], saved: Mapping[str, Tensor], source: str, *, packed: bool) -> Model:
+    """A model that ``make`` makes, with saved weights; with ``packed`` no sparse matrix is ever made dense."""
+    sparse = [name.removesuffix(MASK) for name in saved if name.endswith(MASK)]
+    if not packed or not sparse:
+        model = make()
+        load_portable_weights(model, saved, source)
+        return model
+    with torch.device("meta"):
+        model = make()
+    shapes = {name: tuple(tensor.shape) for name, tensor in named_tensors(model)}
+    _refuse_odd(shapes, saved, source)
+    makers = {name: partial(_packed_weight, saved, name, shapes[name]) for name in sparse}
+    model = put_packed(model, makers)
+    for prefix, module in model.named_modules():
+        for local, parameter in list(module.named_parameters(recurse=False)):
+            if parameter.is_meta:
+                setattr(module, local, nn.Parameter(_dense(saved, f"{prefix}.{local}" if prefix else local, parameter)))
+    return model
+
+
+def _packed_weight(
+    saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...], gate_rows: Sequence[int]
+) -> PackedWeight:
+    positions = _positions(saved, name, shape)
+    assert positions is not None
+    return PackedWeight(shape, positions, saved[name], gate_rows)
+
+
+def _dense(saved: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
+    """A whole matrix: of a weight that could not be packed, or was never sparse."""
+    positions = _positions(saved, name, tuple(like.shape))
+    assert positions is not None
+    return torch.zeros(like.numel()).index_copy_(0, positions, saved[name].flatten()).view(like.shape)
+
+
+def _refuse_odd(shapes: Mapping[str, tuple[int, ...]], saved: Mapping[str, Tensor], source: str) -> None:
+    names = {name.removesuffix(MASK) for name in saved}
+    odd = sorted(shapes.keys() ^ names)
+    for name in shapes.keys() & names:
+        positions = _positions(saved, name, shapes[name])
+        if name not in saved or positions is None or saved[name].numel() != len(positions):
+            odd.append(name)
+    if odd:
+        raise UserError(f"{source} does not fit the model of config.yaml: they differ in {', '.join(sorted(odd))}")
 
 
 def _positions(saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor | None:

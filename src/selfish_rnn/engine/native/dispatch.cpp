@@ -78,5 +78,9 @@ void selfish_lookup_backward(const void* index, const int64_t* tokens, const flo
 
 void selfish_layer_forward(const LayerForward* layer) { chosen().layer_forward(layer); }
 void selfish_layer_backward(const LayerBackward* layer) { chosen().layer_backward(layer); }
+void selfish_highway_forward(const HighwayForward* layer) { chosen().highway_forward(layer); }
+void selfish_highway_backward(const HighwayBackward* layer) { chosen().highway_backward(layer); }
+void selfish_ordered_forward(const OrderedForward* layer) { chosen().ordered_forward(layer); }
+void selfish_ordered_backward(const OrderedBackward* layer) { chosen().ordered_backward(layer); }
 
 }  // extern "C"

@@ -17,13 +17,19 @@ struct Kernels {
   void (*lookup_backward)(const void* index, const int64_t* tokens, const float* d, int64_t n, float* gradients);
   void (*layer_forward)(const LayerForward* layer);
   void (*layer_backward)(const LayerBackward* layer);
+  void (*highway_forward)(const HighwayForward* layer);
+  void (*highway_backward)(const HighwayBackward* layer);
+  void (*ordered_forward)(const OrderedForward* layer);
+  void (*ordered_backward)(const OrderedBackward* layer);
 };
 
 }  // namespace selfish
 
 #ifdef SELFISH_TARGET
-#include "loss.hpp"
+#include "highway.hpp"
 #include "lookup.hpp"
+#include "loss.hpp"
+#include "ordered_neurons.hpp"
 #include "recurrent.hpp"
 
 namespace selfish {
@@ -69,6 +75,10 @@ const Kernels kernels = {
     },
     layer_forward,
     layer_backward,
+    [](const HighwayForward* layer) { highway_forward(*layer); },
+    [](const HighwayBackward* layer) { highway_backward(*layer); },
+    [](const OrderedForward* layer) { ordered_forward(*layer); },
+    [](const OrderedBackward* layer) { ordered_backward(*layer); },
 };
 
 }  // namespace SELFISH_TARGET

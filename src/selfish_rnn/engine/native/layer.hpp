@@ -67,4 +67,108 @@ struct LayerBackward {
   float* d_memory;            // work: one step
 };
 
+// A recurrent highway layer: at every step the state passes `depth` micro-steps, each with a matrix of its own. Arrays
+// have one member for each depth. See highway.hpp.
+struct HighwayForward {
+  LayerShape shape;
+  int64_t depth, keep;  // keep: there is a way back
+  const void* input_index;
+  const float* input_values;
+  const void* const* recurrent_index;
+  const float* const* recurrent_values;
+  const float* const* biases;  // the first is added to the input sums
+  const float* x;
+  const float* h_first;
+  const float* mask;  // batch x hidden: what the recurrent matrices see of the state; or null
+  float* y;
+  float* gates;         // kept: of the first micro-step of every step
+  float* later_gates;   // kept: of the others; without a way back only those of one
+  float* states;        // kept: before every micro-step and after the last; without a way back only two
+  float* h_panels;      // kept: for each depth, what its matrix saw at every token
+  float* x_panels;      // work
+  float* mask_panels;   // work: one step
+  float* masked;        // work: two steps
+};
+
+struct HighwayBackward {
+  LayerShape shape;
+  int64_t depth;
+  const void* input_index;
+  const float* input_values;
+  const void* const* recurrent_index;
+  const float* const* recurrent_values;
+  const float* x;
+  const float* mask;
+  const float* gates;
+  const float* later_gates;
+  const float* states;
+  const float* h_panels;
+  const float* dy;
+  float* dx;
+  float* dh_first;
+  float* input_gradients;
+  float* const* recurrent_gradients;
+  float* const* bias_gradients;
+  float* values_t;        // work: as many as the larger of the input matrix and all others together has values
+  float* x_panels;        // work
+  float* d_panels;        // work: for each depth
+  float* d_gates;         // work: two steps
+  float* d_state;         // work: one step
+  float* d_through;       // work: one step
+  float* mask_panels;     // work: one step
+};
+
+// A layer of the ordered-neurons LSTM; the master gates have one row for every `chunk` units. See ordered_neurons.hpp.
+struct OrderedForward {
+  LayerShape shape;
+  int64_t chunk;
+  const void* input_index;
+  const float* input_values;
+  const void* recurrent_index;
+  const float* recurrent_values;
+  const float* bias;
+  const float* x;
+  const float* h_first;
+  const float* c_first;
+  float* y;
+  float* c_last;
+  float* input_distance;   // steps x batch: the mean of the master input gate
+  float* forget_distance;  // one minus that of the master forget gate
+  float* gates;            // kept; of the master gates what their cumulated sums are of
+  float* masters;          // kept: the master gates
+  float* states;           // kept: h before every step and after the last
+  float* memories;         // kept: c likewise
+  float* h_panels;         // kept: h before every token; null if there is no way back
+  float* x_panels;         // work
+};
+
+struct OrderedBackward {
+  LayerShape shape;
+  int64_t chunk;
+  const void* input_index;
+  const float* input_values;
+  const void* recurrent_index;
+  const float* recurrent_values;
+  const float* x;
+  const float* gates;
+  const float* masters;
+  const float* memories;
+  const float* h_panels;
+  const float* dy;
+  const float* dc_last;
+  float* dx;
+  float* dh_first;
+  float* dc_first;
+  float* input_gradients;
+  float* recurrent_gradients;
+  float* bias_gradient;
+  float* values_t;   // work: as many as the larger matrix has values
+  float* x_panels;   // work
+  float* d_panels;   // work
+  float* d_gates;    // work: one step
+  float* d_masters;  // work: one step, what every unit gives its two master gates
+  float* d_state;    // work: one step
+  float* d_memory;   // work: one step
+};
+
 }  // namespace selfish

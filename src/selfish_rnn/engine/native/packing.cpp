@@ -212,7 +212,7 @@ template <class Number>
 bool rises(const Number* numbers, int64_t count, int64_t last, bool strictly) {
   if (numbers[0] != 0 || numbers[count] != last) return false;
   for (int64_t at = 0; at < count; ++at)
-    if (numbers[at + 1] < numbers[at] + (strictly ? 1 : 0)) return false;
+    if (numbers[at + 1] < numbers[at] || (strictly && numbers[at + 1] == numbers[at])) return false;
   return true;
 }
 

@@ -1,0 +1,1 @@
+"""How fast and how small the engines are: ``selfish-rnn bench``."""

@@ -1,0 +1,143 @@
+"""The figure: speed-up over dense torch against sparsity, and peak memory."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from selfish_rnn.benchmarking.report import imports_alone, label
+from selfish_rnn.benchmarking.running import TITLES, Row
+from selfish_rnn.benchmarking.settings import ENGINES
+
+COLOURS = {"dense": "#555555", "masked": "#d98e04", "packed": "#1b6ca8", "csr": "#a83279"}
+MARKERS = {"dense": "o", "masked": "s", "packed": "o", "csr": "^"}
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def drawn(rows: Sequence[Row]) -> list[Row]:
+    """Those a figure shows; single products have their tables."""
+    return [row for row in rows if row.kind in TITLES]
+
+
+def draw(rows: Sequence[Row], machine: dict[str, Any], path: Path) -> None:
+    """A panel for each kind of measurement, a line of panels for each size."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    shown = drawn(rows)
+    kinds = [kind for kind in TITLES if any(row.kind == kind for row in shown)]
+    sizes = list(dict.fromkeys((row.network, row.hidden) for row in shown))
+    figure = Figure(figsize=(5.2 * len(kinds), 4.2 * len(sizes) + 0.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(len(sizes), len(kinds), squeeze=False)
+    for (network, hidden), line in zip(sizes, panels, strict=True):
+        for kind, axes in zip(kinds, line, strict=True):
+            own = [row for row in shown if (row.kind, row.network, row.hidden) == (kind, network, hidden)]
+            axes.set_title(f"{network} {hidden}: {TITLES[kind]}", fontsize=11)
+            if own:
+                (_memory if kind == "memory" else _speed)(axes, sorted(own, key=lambda row: row.sparsity))
+    figure.supxlabel(
+        f"{machine['processor']}, {machine['threads']} threads, kernels for {machine['kernels'] or 'none'}, "
+        f"torch {machine['torch']}",
+        fontsize=8,
+        color="#666666",
+    )
+    figure.savefig(path, dpi=150)
+
+
+def _speed(axes: Any, rows: list[Row]) -> None:
+    """Both axes logarithmic in 1/(1-S), so that the ideal is a straight line."""
+    ideals = [row.ideal for row in rows]
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.plot(ideals, ideals, linestyle=(0, (4, 3)), color="#999999", marker=None, label="ideal 1/(1-S)", zorder=1)
+    axes.axhline(1, color="#555555", linewidth=1, label="dense torch", zorder=1)
+    for engine in ENGINES[1:]:
+        own = [row for row in rows if engine in row.engines]
+        if not own:
+            continue
+        found = [row.engines[engine] for row in own]
+        ratios = [each["ratio"] for each in found]
+        axes.errorbar(
+            [row.ideal for row in own],
+            ratios,
+            yerr=[
+                [each["ratio"] - each["lowest"] for each in found],
+                [each["highest"] - each["ratio"] for each in found],
+            ],
+            color=COLOURS[engine],
+            marker=MARKERS[engine],
+            markersize=5,
+            capsize=3,
+            linewidth=1.8,
+            label=label(engine, rows[0].kind),
+            zorder=3 if engine == "packed" else 2,
+        )
+        if engine == "packed":
+            for row, ratio in zip(own, ratios, strict=True):
+                axes.annotate(
+                    f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}",
+                    (row.ideal, ratio),
+                    textcoords="offset points",
+                    xytext=(7, -11),
+                    fontsize=9,
+                    color=COLOURS[engine],
+                )
+    _ticks(axes, rows)
+    _numbers(axes)
+    axes.set_ylabel("times as fast as dense torch")
+    axes.legend(frameon=False, fontsize=9, loc="upper left")
+
+
+def _memory(axes: Any, rows: list[Row]) -> None:
+    axes.set_xscale("log")
+    for engine in ENGINES:
+        own = [row for row in rows if engine in row.engines]
+        if own:
+            axes.plot(
+                [row.ideal for row in own],
+                [row.engines[engine]["training"] for row in own],
+                color=COLOURS[engine],
+                marker=MARKERS[engine],
+                markersize=5,
+                linewidth=1.8,
+                label=label(engine, "memory"),
+            )
+    axes.plot(
+        [row.ideal for row in rows],
+        [imports_alone(row) for row in rows],
+        linestyle=":",
+        color="#999999",
+        marker=".",
+        label="imports alone",
+    )
+    _ticks(axes, rows)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("MiB")
+    axes.legend(frameon=False, fontsize=9)
+
+
+def _ticks(axes: Any, rows: list[Row]) -> None:
+    from matplotlib.ticker import NullLocator
+
+    axes.set_xticks([row.ideal for row in rows], [f"{row.sparsity:g}" for row in rows])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("sparsity")
+    axes.grid(alpha=0.25)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _numbers(axes: Any) -> None:
+    """2, 5, 10 and not powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())

@@ -1,0 +1,127 @@
+"""Products with one sparse matrix, as training makes them, by everyone who can."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from selfish_rnn.engine import PackedWeight, operators
+from selfish_rnn.topology.topology import sample
+
+PRODUCTS = ("forward", "input gradient", "weight gradient", "both gradients")
+
+Products = dict[str, Callable[[], Any]]
+"""Calls by their name in :data:`PRODUCTS`; one that an engine does not have is missing."""
+
+
+def to_csr(matrix: Tensor) -> Tensor:
+    """The non-zeros of a matrix in torch's own sparse format."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
+        return matrix.to_sparse_csr()
+
+
+def csr_product(matrix: Tensor, x: Tensor) -> Tensor:
+    return torch.mm(matrix, x)
+
+
+def sparse_matrix(rows: int, columns: int, sparsity: float, generator: torch.Generator) -> Tensor:
+    """A dense matrix with exactly so many zeros."""
+    positions = sample(rows * columns, round((1 - sparsity) * rows * columns), generator)
+    matrix = torch.zeros(rows * columns)
+    # Away from zero, so that every position drawn is a non-zero.
+    matrix[positions] = torch.rand(len(positions), generator=generator) + 0.1
+    return matrix.view(rows, columns)
+
+
+def products_of(engine: str, matrix: Tensor, x: Tensor, gradient: Tensor) -> Products:
+    """The products of an engine with ``matrix``, for inputs ``x`` (n x columns) and output gradients (n x rows)."""
+    return _MAKERS[engine](matrix, x, gradient)
+
+
+def _dense(matrix: Tensor, x: Tensor, gradient: Tensor) -> Products:
+    return {
+        "forward": lambda: functional.linear(x, matrix),
+        "input gradient": lambda: gradient @ matrix,
+        "weight gradient": lambda: gradient.t() @ x,
+        "both gradients": lambda: (gradient @ matrix, gradient.t() @ x),
+    }
+
+
+def _packed(matrix: Tensor, x: Tensor, gradient: Tensor) -> Products:
+    weight = PackedWeight.from_dense(matrix)
+    values, index, rows = weight.values.detach(), weight.index, len(matrix)
+
+    def backward(*needs: bool) -> Callable[[], Any]:
+        return lambda: operators.linear_backward(x, gradient, values, index, [*needs, False])
+
+    return {
+        "forward": lambda: operators.linear(x, values, index, None, rows),
+        "input gradient": backward(True, False),
+        "weight gradient": backward(False, True),
+        "both gradients": backward(True, True),
+    }
+
+
+def _csr(matrix: Tensor, x: Tensor, gradient: Tensor) -> Products:
+    """With activations already laid out as these products want them, features first."""
+    csr, transposed = to_csr(matrix), to_csr(matrix.t())
+    inputs, gradients = x.t().contiguous(), gradient.t().contiguous()
+
+    def forward() -> Tensor:
+        return csr_product(csr, inputs)
+
+    def input_gradient() -> Tensor:
+        return csr_product(transposed, gradients)
+
+    def weight_gradient() -> Any:
+        return torch.sparse.sampled_addmm(csr, gradients, x, beta=0.0)
+
+    found: Products = {"forward": forward, "input gradient": input_gradient}
+    try:
+        weight_gradient()
+    except (AttributeError, RuntimeError):  # not in every build of torch for a CPU
+        return found
+    found["weight gradient"] = weight_gradient
+    found["both gradients"] = lambda: (input_gradient(), weight_gradient())
+    return found
+
+
+def sparseprop() -> Any | None:
+    """The modules of SparseProp (Nikdan et al. 2023), if it is installed."""
+    try:
+        return importlib.import_module("sparseprop.modules")
+    except ImportError:
+        return None
+
+
+def _sparseprop(matrix: Tensor, x: Tensor, gradient: Tensor) -> Products:
+    """It has one call for both gradients."""
+    modules = sparseprop()
+    assert modules is not None
+    layer = modules.SparseLinear(matrix)
+    entering = x.clone().requires_grad_()
+    output, values = layer(entering), layer.weight
+
+    def forward() -> Any:
+        with torch.no_grad():
+            return layer(x)
+
+    return {
+        "forward": forward,
+        "both gradients": lambda: torch.autograd.grad(output, (entering, values), gradient, retain_graph=True),
+    }
+
+
+_MAKERS: dict[str, Callable[[Tensor, Tensor, Tensor], Products]] = {
+    "dense": _dense,
+    "packed": _packed,
+    "csr": _csr,
+    "sparseprop": _sparseprop,
+}

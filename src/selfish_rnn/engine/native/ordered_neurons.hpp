@@ -1,0 +1,259 @@
+// A layer of the ordered-neurons LSTM over a window. Its rows are the master gates m and k (input and forget, one row
+// for each chunk of units), then the gates o, g, i and f:
+//
+//   k = cumsum softmax, m = 1 - cumsum softmax, w = k m
+//   c' = (f w + k - w) c + (i w + m - w) g,   h' = o tanh(c')
+//
+// The softmax needs all rows of a master gate, so every step has three parts with a barrier after each: the products,
+// the master gates (each thread some columns), the units.
+#pragma once
+
+#include "window.hpp"
+
+namespace selfish {
+namespace SELFISH_TARGET {
+
+struct OrderedLayout : StepLayout {
+  int64_t chunk, chunks, lines, master_lines;
+  int master_tiles, unit_tiles;  // of each master gate, of each other gate
+  Panels wide;
+
+  OrderedLayout(const LayerShape& shape, int64_t chunk_, const Packed& recurrence)
+      : StepLayout(shape), chunk(chunk_), chunks(hidden / chunk), lines(4 * hidden + 2 * chunks),
+        master_lines(2 * chunks), master_tiles(0), wide(steps * batch) {
+    while (recurrence.first_row(master_tiles) < chunks) ++master_tiles;
+    unit_tiles = (recurrence.row_tiles() - 2 * master_tiles) / 4;
+  }
+
+  // Calls visit(gate, part, first column, how many columns) for this thread's share of both master gates.
+  template <class Visit>
+  void each_master(Visit visit) const {
+    const int vectors = (panels.width + 7) / 8;
+    const Share share(2 * panels.count * vectors);
+    for (int task = share.begin; task < share.end; ++task) {
+      const int part = task / vectors % panels.count, column = task % vectors * 8;
+      visit(task / vectors / panels.count, part, column, std::min(8, panels.width - column));
+    }
+  }
+  // Calls visit(offset of eight columns of a unit, offset of its chunk's, how many columns).
+  template <class Visit>
+  void each_unit(int64_t first, int64_t stop, Visit visit) const {
+    const int width = panels.width;
+    for (int64_t unit = first; unit < stop; ++unit)
+      for (int column = 0; column < width; column += 8)
+        visit(unit * width + column, unit / chunk * width + column, std::min(8, width - column));
+  }
+};
+
+// The softmax of some columns over `count` lines in place, and its cumulated sum (or one minus that); returns the mean
+// of the latter.
+inline V8 cumulated_softmax(float* lines, float* master, int64_t count, int64_t width, bool complement, int64_t n) {
+  V8 highest = load_some(lines, n), total{};
+  for (int64_t line = 1; line < count; ++line) highest = larger(highest, load_some(lines + line * width, n));
+  for (int64_t line = 0; line < count; ++line) {
+    const V8 power = exponential(load_some(lines + line * width, n) - highest);
+    total += power;
+    store_some(lines + line * width, power, n);
+  }
+  const V8 scale = 1.f / total;
+  V8 cumulated{}, sum_of_all{};
+  for (int64_t line = 0; line < count; ++line) {
+    const V8 chance = load_some(lines + line * width, n) * scale;
+    cumulated += chance;
+    const V8 gate = complement ? 1.f - cumulated : cumulated;
+    store_some(lines + line * width, chance, n);
+    store_some(master + line * width, gate, n);
+    sum_of_all += gate;
+  }
+  return sum_of_all * (1.f / static_cast<float>(count));
+}
+
+// The way back: every unit's part in the gradient of the cumulated sum to the gradient of the softmax's argument.
+inline void cumulated_softmax_back(const float* chances, const float* d_units, float* d_lines, int64_t count,
+                                   int64_t chunk, int64_t width, int64_t n) {
+  V8 cumulated{}, expected{};
+  for (int64_t line = count - 1; line >= 0; --line) {
+    for (int64_t unit = line * chunk; unit < (line + 1) * chunk; ++unit)
+      cumulated += load_some(d_units + unit * width, n);
+    expected += cumulated * load_some(chances + line * width, n);
+    store_some(d_lines + line * width, cumulated, n);
+  }
+  for (int64_t line = 0; line < count; ++line)
+    store_some(d_lines + line * width,
+               (load_some(d_lines + line * width, n) - expected) * load_some(chances + line * width, n), n);
+}
+
+inline void ordered_forward(const OrderedForward& layer) {
+  const Packed inputs(layer.input_index), recurrence(layer.recurrent_index);
+  const OrderedLayout layout(layer.shape, layer.chunk, recurrence);
+  const Panels &narrow = layout.panels, &wide = layout.wide;
+  const int64_t hidden = layout.hidden, lines = layout.lines, width = narrow.width, spacing = hidden * width;
+  const int64_t masters = layout.master_lines;
+
+  project_inputs(inputs, layer.input_values, layer.bias, layer.x, layer.x_panels, wide, layout,
+                 [&](int64_t step, int part) { return layout.at(layer.gates, step, part, lines); });
+  state_from_rows(layer.h_first, layout, layer.states);
+  state_from_rows(layer.c_first, layout, layer.memories);
+  const auto keep = [&](int64_t step, int part, int64_t unit, int64_t stop) {
+    if (layer.h_panels != nullptr && step < layout.steps)
+      widen(layout.at(layer.states, step, part, hidden), layout, step, part, unit, stop, layer.h_panels, wide, hidden);
+  };
+  for (int part = 0; part < narrow.count; ++part) keep(0, part, 0, hidden);
+#pragma omp parallel
+  {
+    const Share master_share(2 * layout.master_tiles), unit_share(layout.unit_tiles);
+    for (int64_t step = 0; step < layout.steps; ++step) {
+      for (int part = 0; part < narrow.count; ++part) {
+        const float* before = layout.at(layer.states, step, part, hidden);
+        float* gates = layout.at(layer.gates, step, part, lines);
+        const auto product = [&](int row_tile, int column_tile) {
+          multiply(narrow.width, recurrence.tile(row_tile, column_tile), layer.recurrent_values,
+                   before + recurrence.first_column(column_tile) * width,
+                   gates + recurrence.first_row(row_tile) * width);
+        };
+        for (int column_tile = 0; column_tile < recurrence.column_tiles(); ++column_tile) {
+          for (int tile = master_share.begin; tile < master_share.end; ++tile) product(tile, column_tile);
+          for (int gate = 0; gate < 4; ++gate)
+            for (int tile = unit_share.begin; tile < unit_share.end; ++tile)
+              product(2 * layout.master_tiles + gate * layout.unit_tiles + tile, column_tile);
+        }
+      }
+#pragma omp barrier
+      layout.each_master([&](int gate, int part, int column, int n) {
+        const int64_t at = gate * layout.chunks * width + column;
+        const V8 mean = cumulated_softmax(layout.at(layer.gates, step, part, lines) + at,
+                                          layout.at(layer.masters, step, part, masters) + at, layout.chunks, width,
+                                          gate == 0, n);
+        const int filled = std::min(n, narrow.filled(part) - column);
+        const int64_t token = step * layout.batch + narrow.first(part) + column;
+        if (filled <= 0) return;
+        if (gate == 0)
+          store_some(layer.input_distance + token, mean, filled);
+        else
+          store_some(layer.forget_distance + token, 1.f - mean, filled);
+      });
+#pragma omp barrier
+      for (int tile = unit_share.begin; tile < unit_share.end; ++tile)
+        for (int part = 0; part < narrow.count; ++part) {
+          const int first_tile = 2 * layout.master_tiles;
+          const int64_t unit = recurrence.first_row(first_tile + tile) - masters;
+          const int64_t stop = recurrence.first_row(first_tile + tile + 1) - masters;
+          float* gates = layout.at(layer.gates, step, part, lines) + masters * width;
+          const float* input = layout.at(layer.masters, step, part, masters);
+          const float* forget = input + layout.chunks * width;
+          const float* memory = layout.at(layer.memories, step, part, hidden);
+          float* memory_after = layout.at(layer.memories, step + 1, part, hidden);
+          float* after = layout.at(layer.states, step + 1, part, hidden);
+          layout.each_unit(unit, stop, [&](int64_t at, int64_t chunk_at, int n) {
+            const V8 m = load_some(input + chunk_at, n), k = load_some(forget + chunk_at, n), w = m * k;
+            const V8 o = sigmoid(load_some(gates + at, n)), g = hyperbolic(load_some(gates + spacing + at, n));
+            const V8 i = sigmoid(load_some(gates + 2 * spacing + at, n));
+            const V8 f = sigmoid(load_some(gates + 3 * spacing + at, n));
+            const V8 c = (f * w + (k - w)) * load_some(memory + at, n) + (i * w + (m - w)) * g;
+            store_some(gates + at, o, n);
+            store_some(gates + spacing + at, g, n);
+            store_some(gates + 2 * spacing + at, i, n);
+            store_some(gates + 3 * spacing + at, f, n);
+            store_some(memory_after + at, c, n);
+            store_some(after + at, o * hyperbolic(c), n);
+          });
+          to_rows(after + unit * width, narrow.width, narrow.filled(part), stop - unit,
+                  layer.y + (step * layout.batch + narrow.first(part)) * hidden + unit, hidden);
+          keep(step + 1, part, unit, stop);
+        }
+#pragma omp barrier
+    }
+  }
+  if (layer.h_panels != nullptr) clear_tail(layer.h_panels, wide, hidden);
+  state_to_rows(layout.at(layer.memories, layout.steps, 0, hidden), layout, layer.c_last);
+}
+
+inline void ordered_backward(const OrderedBackward& layer) {
+  const Packed inputs(layer.input_index), recurrence(layer.recurrent_index);
+  const OrderedLayout layout(layer.shape, layer.chunk, recurrence);
+  const Panels &narrow = layout.panels, &wide = layout.wide;
+  const int64_t hidden = layout.hidden, lines = layout.lines, width = narrow.width, spacing = hidden * width;
+  const int64_t masters = layout.master_lines;
+
+  transpose_values(recurrence, layer.recurrent_values, layer.values_t);
+  clear_tail(layer.d_panels, wide, lines);
+  if (layer.dc_last != nullptr)
+    state_from_rows(layer.dc_last, layout, layer.d_memory);
+  else
+    std::fill(layer.d_memory, layer.d_memory + layout.line_floats(hidden), 0.f);
+#pragma omp parallel
+  {
+    const Share share(recurrence.column_tiles());
+    // Step -1 is the state before the window: it gets a gradient but has no cell.
+    for (int64_t step = layout.steps - 1; step >= (layer.dh_first != nullptr ? -1 : 0); --step) {
+      for (int tile = share.begin; tile < share.end; ++tile)
+        for (int part = 0; part < narrow.count; ++part) {
+          const int64_t unit = recurrence.first_column(tile), stop = recurrence.first_column(tile + 1);
+          float* d_state = layout.at(layer.d_state, 0, part, hidden);
+          std::fill(d_state + unit * width, d_state + stop * width, 0.f);
+          if (step < layout.steps - 1)
+            through_recurrence(recurrence, tile, layer.values_t, layout.at(layer.d_gates, 0, part, lines), narrow.width,
+                               d_state);
+          if (step >= 0) add_rows(d_state, layer.dy, layout, step, part, unit, stop);
+        }
+      if (step < 0) continue;
+#pragma omp barrier
+      for (int tile = share.begin; tile < share.end; ++tile)
+        for (int part = 0; part < narrow.count; ++part) {
+          const int64_t unit = recurrence.first_column(tile), stop = recurrence.first_column(tile + 1);
+          const float* d_state = layout.at(layer.d_state, 0, part, hidden);
+          const float* gates = layout.at(layer.gates, step, part, lines) + masters * width;
+          const float* input = layout.at(layer.masters, step, part, masters);
+          const float* forget = input + layout.chunks * width;
+          const float* memory = layout.at(layer.memories, step, part, hidden);
+          const float* memory_after = layout.at(layer.memories, step + 1, part, hidden);
+          float* d_memory = layout.at(layer.d_memory, 0, part, hidden);
+          float* d_gates = layout.at(layer.d_gates, 0, part, lines) + masters * width;
+          float* d_masters = layout.at(layer.d_masters, 0, part, 2 * hidden);
+          layout.each_unit(unit, stop, [&](int64_t at, int64_t chunk_at, int n) {
+            const V8 m = load_some(input + chunk_at, n), k = load_some(forget + chunk_at, n), w = m * k;
+            const V8 o = load_some(gates + at, n), g = load_some(gates + spacing + at, n);
+            const V8 i = load_some(gates + 2 * spacing + at, n), f = load_some(gates + 3 * spacing + at, n);
+            const V8 c = load_some(memory + at, n), squashed = hyperbolic(load_some(memory_after + at, n));
+            const V8 dh = load_some(d_state + at, n);
+            const V8 dc = dh * o * (1.f - squashed * squashed) + load_some(d_memory + at, n);
+            const V8 of_overlap = c * (f - 1.f) + g * (i - 1.f);
+            store_some(d_gates + at, dh * squashed * o * (1.f - o), n);
+            store_some(d_gates + spacing + at, dc * (i * w + (m - w)) * (1.f - g * g), n);
+            store_some(d_gates + 2 * spacing + at, dc * g * w * i * (1.f - i), n);
+            store_some(d_gates + 3 * spacing + at, dc * c * w * f * (1.f - f), n);
+            store_some(d_masters + at, -dc * (g + k * of_overlap), n);
+            store_some(d_masters + spacing + at, dc * (c + m * of_overlap), n);
+            store_some(d_memory + at, dc * (f * w + (k - w)), n);
+          });
+          for (int64_t line = masters; line < lines; line += hidden)
+            widen(layout.at(layer.d_gates, 0, part, lines), layout, step, part, line + unit, line + stop,
+                  layer.d_panels, wide, lines);
+        }
+#pragma omp barrier
+      layout.each_master([&](int gate, int part, int column, int n) {
+        const int64_t at = gate * layout.chunks * width + column;
+        cumulated_softmax_back(layout.at(layer.gates, step, part, lines) + at,
+                               layout.at(layer.d_masters, 0, part, 2 * hidden) + gate * spacing + column,
+                               layout.at(layer.d_gates, 0, part, lines) + at, layout.chunks, layout.chunk, width, n);
+      });
+#pragma omp barrier
+      const Share rows(static_cast<int>(masters));
+      for (int part = 0; part < narrow.count; ++part)
+        widen(layout.at(layer.d_gates, 0, part, lines), layout, step, part, rows.begin, rows.end, layer.d_panels, wide,
+              lines);
+    }
+  }
+  if (layer.dh_first != nullptr) {
+    state_to_rows(layer.d_state, layout, layer.dh_first);
+    state_to_rows(layer.d_memory, layout, layer.dc_first);
+  }
+  if (layer.recurrent_gradients != nullptr)
+    correlate_panels(recurrence, layer.recurrent_gradients, layer.h_panels, layer.d_panels, wide, true);
+  if (layer.bias_gradient != nullptr) sum_lines(layer.d_panels, wide, lines, layer.bias_gradient);
+  inputs_backward(inputs, layer.input_values, layer.x, layer.d_panels, wide, layer.dx, layer.input_gradients,
+                  layer.values_t, layer.x_panels);
+}
+
+}  // namespace SELFISH_TARGET
+}  // namespace selfish

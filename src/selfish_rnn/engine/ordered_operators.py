@@ -1,0 +1,257 @@
+"""The ordered-neurons LSTM as an operator of torch, with gradients; see :mod:`selfish_rnn.engine.operators`."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from selfish_rnn.engine import native
+from selfish_rnn.engine.checks import check_shape, check_weight
+from selfish_rnn.engine.dense_gradients import collect, is_collecting
+from selfish_rnn.engine.highway_operators import check_gates, check_window
+from selfish_rnn.engine.native import address, panel_floats
+from selfish_rnn.engine.operators import contiguous, contiguous_if, floats, operator
+from selfish_rnn.engine.packed_weight import PackedWeight
+from selfish_rnn.engine.recurrent_operators import panel_rows
+
+
+def ordered_window(
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+    inputs: PackedWeight,
+    recurrence: PackedWeight,
+    recurrent_values: Tensor,
+    bias: Tensor,
+    chunk: int,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """What :class:`~selfish_rnn.models.ordered_neurons.OrderedNeuronsCell` gives, with packed weights.
+
+    x is steps x batch x inputs, h and c batch x hidden. ``recurrent_values`` stand for those of ``recurrence``, of
+    which some may be dropped.
+    """
+    hidden = h.shape[-1]
+    check_gates([recurrence], (*(hidden // chunk,) * 2, *(hidden,) * 4))
+    tensors = (x, h, c, inputs.values, recurrent_values, bias)
+    keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    y, c_last, input_distance, forget_distance, *_ = ordered_neurons(
+        x, h, c, inputs.values, inputs.index, recurrent_values, recurrence.index, bias, chunk, keep
+    )
+    return y, c_last, input_distance, forget_distance
+
+
+def _lines(hidden: int, chunk: int) -> int:
+    return 4 * hidden + 2 * (hidden // chunk)
+
+
+def _results(x: Tensor, h: Tensor, chunk: int, keep: bool) -> tuple[Tensor, ...]:
+    """Memory for y, the last c and both distances; then gates, master gates, states, memories, states as panels."""
+    steps, batch, _ = x.shape
+    hidden, step = h.shape[-1], panel_floats(batch, 1)
+    return (
+        x.new_empty(steps, batch, hidden),
+        x.new_empty(batch, hidden),
+        x.new_empty(steps, batch),
+        x.new_empty(steps, batch),
+        x.new_empty(steps * step * _lines(hidden, chunk)),
+        x.new_empty(steps * step * 2 * (hidden // chunk)),
+        x.new_empty((steps + 1) * step * hidden),
+        x.new_empty((steps + 1) * step * hidden),
+        x.new_empty(panel_floats(steps * batch, hidden) if keep else 0),
+    )
+
+
+@operator("ordered_neurons")
+def ordered_neurons(
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+    input_values: Tensor,
+    input_index: Tensor,
+    recurrent_values: Tensor,
+    recurrent_index: Tensor,
+    bias: Tensor,
+    chunk: int,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """h at every step, the last c, the distances of both master gates; the rest is for the way back (``keep``)."""
+    x, h, c, bias, input_values, recurrent_values = contiguous(x, h, c, bias, input_values, recurrent_values)
+    steps, batch, inputs = x.shape
+    hidden = h.shape[-1]
+    lines = _lines(hidden, chunk)
+    check_window(x, hidden, h, c)
+    check_weight(input_values, input_index, lines, inputs)
+    check_weight(recurrent_values, recurrent_index, lines, hidden)
+    check_shape("bias", bias, lines)
+    results = _results(x, h, chunk, keep)
+    y, c_last, input_distance, forget_distance, gates, masters, states, memories, h_panels = results
+    x_panels = floats(panel_floats(steps * batch, inputs))
+    layer = native.OrderedForward(
+        steps=steps,
+        batch=batch,
+        hidden=hidden,
+        chunk=chunk,
+        input_index=address(input_index),
+        input_values=address(input_values),
+        recurrent_index=address(recurrent_index),
+        recurrent_values=address(recurrent_values),
+        bias=address(bias),
+        x=address(x),
+        h_first=address(h),
+        c_first=address(c),
+        y=address(y),
+        c_last=address(c_last),
+        input_distance=address(input_distance),
+        forget_distance=address(forget_distance),
+        gates=address(gates),
+        masters=address(masters),
+        states=address(states),
+        memories=address(memories),
+        h_panels=address(h_panels) if keep else None,
+        x_panels=address(x_panels),
+    )
+    native.library().selfish_ordered_forward(ctypes.addressof(layer))
+    return results  # type: ignore[return-value]
+
+
+@ordered_neurons.register_fake
+def _(
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+    input_values: Tensor,
+    input_index: Tensor,
+    recurrent_values: Tensor,
+    recurrent_index: Tensor,
+    bias: Tensor,
+    chunk: int,
+    keep: bool,
+) -> tuple[Tensor, ...]:
+    return _results(x, h, chunk, keep)
+
+
+@operator("ordered_neurons_backward")
+def ordered_neurons_backward(
+    x: Tensor,
+    input_values: Tensor,
+    input_index: Tensor,
+    recurrent_values: Tensor,
+    recurrent_index: Tensor,
+    kept: list[Tensor],
+    dy: Tensor,
+    dc_last: Tensor | None,
+    chunk: int,
+    needs: list[bool],
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The gradients of x, h, c, both values and the bias; empty where not needed."""
+    x, dy, input_values, recurrent_values = contiguous(x, dy, input_values, recurrent_values)
+    dc_last = contiguous_if(dc_last)
+    steps, batch, inputs = x.shape
+    hidden = dy.shape[-1]
+    lines = _lines(hidden, chunk)
+    check_window(x, hidden, dc_last)
+    check_weight(input_values, input_index, lines, inputs)
+    check_weight(recurrent_values, recurrent_index, lines, hidden)
+    found = _gradients(x, input_values, recurrent_values, dy, chunk, needs)
+    dx, dh, dc, d_input, d_recurrent, dbias = (
+        address(tensor) if need else None for tensor, need in zip(found, needs, strict=True)
+    )
+    step = panel_floats(batch, 1)
+    x_panels, d_panels = (floats(panel_floats(steps * batch, count)) for count in (inputs, lines))
+    work = [floats(step * count) for count in (lines, 2 * hidden, hidden, hidden)]
+    larger = input_values if len(input_values) > len(recurrent_values) else recurrent_values
+    layer = native.OrderedBackward(
+        steps=steps,
+        batch=batch,
+        hidden=hidden,
+        chunk=chunk,
+        input_index=address(input_index),
+        input_values=address(input_values),
+        recurrent_index=address(recurrent_index),
+        recurrent_values=address(recurrent_values),
+        x=address(x),
+        gates=address(kept[0]),
+        masters=address(kept[1]),
+        memories=address(kept[2]),
+        h_panels=address(kept[3]),
+        dy=address(dy),
+        dc_last=address(dc_last),
+        dx=dx,
+        dh_first=dh,
+        dc_first=dc,
+        input_gradients=d_input,
+        recurrent_gradients=d_recurrent,
+        bias_gradient=dbias,
+        values_t=address(native.transposed_scratch(larger)),
+        x_panels=address(x_panels),
+        d_panels=address(d_panels),
+        d_gates=address(work[0]),
+        d_masters=address(work[1]),
+        d_state=address(work[2]),
+        d_memory=address(work[3]),
+    )
+    native.library().selfish_ordered_backward(ctypes.addressof(layer))
+    if is_collecting(input_index):
+        collect(input_index, x, panel_rows(d_panels, steps * batch, lines))
+    if is_collecting(recurrent_index):
+        before = panel_rows(kept[3], steps * batch, hidden)
+        collect(recurrent_index, before, panel_rows(d_panels, steps * batch, lines))
+    return found  # type: ignore[return-value]
+
+
+def _gradients(
+    x: Tensor, input_values: Tensor, recurrent_values: Tensor, dy: Tensor, chunk: int, needs: list[bool]
+) -> tuple[Tensor, ...]:
+    batch, hidden = dy.shape[1:]
+    state = (batch, hidden)
+    shapes = [x.shape, state, state, input_values.shape, recurrent_values.shape, (_lines(hidden, chunk),)]
+    return tuple(x.new_empty(shape if need else (0,)) for shape, need in zip(shapes, needs, strict=True))
+
+
+@ordered_neurons_backward.register_fake
+def _(
+    x: Tensor,
+    input_values: Tensor,
+    input_index: Tensor,
+    recurrent_values: Tensor,
+    recurrent_index: Tensor,
+    kept: list[Tensor],
+    dy: Tensor,
+    dc_last: Tensor | None,
+    chunk: int,
+    needs: list[bool],
+) -> tuple[Tensor, ...]:
+    return _gradients(x, input_values, recurrent_values, dy, chunk, needs)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, _, _, input_values, input_index, recurrent_values, recurrent_index, _, ctx.chunk, ctx.keep = inputs
+    gates, masters, _, memories, h_panels = output[4:]
+    weights = input_values, input_index, recurrent_values, recurrent_index
+    ctx.save_for_backward(x, *weights, gates, masters, memories, h_panels)
+    ctx.mark_non_differentiable(*output[2:])
+    ctx.hidden = output[0].shape[-1]
+    ctx.set_materialize_grads(False)
+
+
+def _autograd(ctx: Any, dy: Tensor | None, dc_last: Tensor | None, *unused: Tensor | None) -> tuple[Tensor | None, ...]:
+    if not ctx.keep:
+        raise RuntimeError("this window was run without keeping what its gradients need")
+    x, *weights_and_kept = ctx.saved_tensors
+    weights, kept = weights_and_kept[:4], weights_and_kept[4:]
+    if dy is None:
+        dy = x.new_zeros(*x.shape[:2], ctx.hidden)
+    needed = ctx.needs_input_grad
+    state = needed[1] or needed[2]
+    needs = [needed[0], state, state, needed[3], needed[5], needed[7]]
+    found = ordered_neurons_backward(x, *weights, kept, dy, dc_last, ctx.chunk, needs)
+    dx, dh, dc, d_input, d_recurrent, dbias = (
+        tensor if need else None for tensor, need in zip(found, needs, strict=True)
+    )
+    return dx, dh, dc, d_input, None, d_recurrent, None, dbias, None, None
+
+
+ordered_neurons.register_autograd(_autograd, setup_context=_save)

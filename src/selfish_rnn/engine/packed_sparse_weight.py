@@ -1,0 +1,74 @@
+"""A packed weight under a sparsifier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+
+from selfish_rnn.engine import dense_gradients
+from selfish_rnn.engine.packed_weight import PackedWeight
+from selfish_rnn.sparse_weight import SparseWeight
+from selfish_rnn.topology import Existing, GateLayout, Rewiring, Topology
+
+
+class PackedSparseWeight(SparseWeight):
+    """A matrix of which only the existing weights are stored: there is nothing to mask."""
+
+    def __init__(self, name: str, packed: PackedWeight, gates: GateLayout) -> None:
+        super().__init__(name, packed.values, packed.shape, gates)
+        self.packed = packed
+
+    @property
+    def topology(self) -> Topology:
+        return Topology(self.shape, self.gates, self.packed.sorted()[0])
+
+    @property
+    def active(self) -> int:
+        return self.packed.count
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        return tensor[self.packed.sorted()[1]]
+
+    def scatter(self, values: Tensor) -> Tensor:
+        places = self.packed.sorted()[1]
+        return torch.empty(len(places), dtype=values.dtype).index_copy_(0, places.to(torch.int64), values.cpu())
+
+    def take(self, topology: Topology) -> None:
+        before = self.packed.sorted()[0]
+        removed = before[~torch.isin(before, topology.active)]
+        grown = topology.active[~torch.isin(topology.active, before)]
+        self.packed.rewire(removed, grown)
+
+    def existing(self, score: Callable[[], Tensor] | None = None) -> Existing:
+        positions, places = self.packed.sorted()
+        gradient = self.parameter.grad
+        return Existing(
+            Topology(self.shape, self.gates, positions),
+            self.parameter.detach()[places],
+            None if gradient is None else gradient[places],
+            score,
+        )
+
+    def change(self, before: Topology, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
+        # The index is a new one, and what was collected is known by the old.
+        self.forget_gradient()
+        self.packed.rewire(before.active[rewiring.removed], rewiring.grown, optimizers)
+
+    def collect_gradient(self) -> None:
+        dense_gradients.start_collecting(self.packed)
+
+    def stop_collecting(self) -> None:
+        dense_gradients.pause_collecting(self.packed)
+
+    def forget_gradient(self) -> None:
+        dense_gradients.stop_collecting(self.packed)
+
+    @property
+    def has_gradient(self) -> bool:
+        return dense_gradients.has_collected(self.packed)
+
+    def collected_gradient(self) -> Tensor:
+        return dense_gradients.dense_gradient(self.packed)
