@@ -107,7 +107,7 @@ def trained(texts: Path, run: Path, **changes: Any) -> Trainer:
 
 def budget_of(trainer: Trainer) -> int:
     """How many weights must exist, from the shapes and the sparsity alone."""
-    shapes = [tuple(weight.parameter.shape) for weight in trainer.sparsifier.weights]
+    shapes = [topology.shape for topology in (weight.topology for weight in trainer.sparsifier.weights)]
     return budget(shapes, 1 - trainer.experiment.sparsity)
 
 

@@ -77,14 +77,14 @@ class SparseWeight(abc.ABC):
 
     # What only some engines have to do
 
-    def apply_mask(self) -> None:
+    def apply_mask(self) -> None:  # noqa: B027
         """Set to zero what does not exist."""
 
     def lies_outside(self) -> bool:
         """Whether a weight that does not exist is not zero."""
         return False
 
-    def mask_gradient(self) -> None:
+    def mask_gradient(self) -> None:  # noqa: B027
         """Let the gradient be zero where no weight exists."""
 
     # The gradient of all positions, for methods that grow by it
@@ -110,7 +110,7 @@ class SparseWeight(abc.ABC):
     def collected_gradient(self) -> Tensor:
         """What was collected, of the shape of the matrix."""
 
-    def gradient_computed(self, gradient: Tensor) -> None:
+    def gradient_computed(self, gradient: Tensor) -> None:  # noqa: B027
         """A backward pass has computed the gradient of the parameter."""
 
 

@@ -217,7 +217,7 @@ class Sparsifier:
         self._optimizers.add(optimizer)
 
     def dense_gradients(self) -> contextlib.AbstractContextManager[None]:
-        """Put the last forward and backward pass before an :meth:`update` in this block if the method grows by gradient.
+        """Put the last pass before an :meth:`update`, forward and backward, in this block if growth goes by gradient.
 
         ::
 
