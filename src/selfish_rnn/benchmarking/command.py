@@ -35,7 +35,7 @@ def bench(console: Console, settings: BenchSettings, out: Path, command: str) ->
         benchmark.notes += _busy(found)
         _say(
             console,
-            f"{found['processor']}, {found['cores']} cores, {found['threads']} threads, "
+            f"{found['processor']}, {found['cores']} cores, threads: {found['threads']}, "
             f"kernels for {found['kernels'] or 'no processor (not built)'}, torch {found['torch']}",
         )
         for note in benchmark.notes:

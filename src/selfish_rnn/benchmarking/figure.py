@@ -42,9 +42,9 @@ def draw(rows: Sequence[Row], machine: dict[str, Any], path: Path) -> None:
             axes.set_title(f"{network} {hidden}: {TITLES[kind]}", fontsize=11)
             if own:
                 (_memory if kind == "memory" else _speed)(axes, sorted(own, key=lambda row: row.sparsity))
+    threads = f"{machine['threads']} thread" + ("s" if machine["threads"] != 1 else "")
     figure.supxlabel(
-        f"{machine['processor']}, {machine['threads']} threads, kernels for {machine['kernels'] or 'none'}, "
-        f"torch {machine['torch']}",
+        f"{machine['processor']}, {threads}, kernels for {machine['kernels'] or 'none'}, torch {machine['torch']}",
         fontsize=8,
         color="#666666",
     )
@@ -52,10 +52,12 @@ def draw(rows: Sequence[Row], machine: dict[str, Any], path: Path) -> None:
 
 
 def _speed(axes: Any, rows: list[Row]) -> None:
-    """Both axes logarithmic in 1/(1-S), so that the ideal is a straight line."""
+    """Both axes are logarithmic, so that the ideal is a straight line."""
     ideals = [row.ideal for row in rows]
-    axes.set_xscale("log")
+    bounds = [found[bound] for row in rows for found in row.engines.values() for bound in ("lowest", "highest")]
+    _sparsity_axis(axes, rows)
     axes.set_yscale("log")
+    axes.set_ylim(min(0.8, *bounds) / 1.1, max(2.5, *bounds, *ideals) * 1.3)
     axes.plot(ideals, ideals, linestyle=(0, (4, 3)), color="#999999", marker=None, label="ideal 1/(1-S)", zorder=1)
     axes.axhline(1, color="#555555", linewidth=1, label="dense torch", zorder=1)
     for engine in ENGINES[1:]:
@@ -80,23 +82,31 @@ def _speed(axes: Any, rows: list[Row]) -> None:
             zorder=3 if engine == "packed" else 2,
         )
         if engine == "packed":
-            for row, ratio in zip(own, ratios, strict=True):
-                axes.annotate(
-                    f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}",
-                    (row.ideal, ratio),
-                    textcoords="offset points",
-                    xytext=(7, -11),
-                    fontsize=9,
-                    color=COLOURS[engine],
-                )
-    _ticks(axes, rows)
+            _write_beside(axes, [row.ideal for row in own], ratios)
     _numbers(axes)
     axes.set_ylabel("times as fast as dense torch")
     axes.legend(frameon=False, fontsize=9, loc="upper left")
 
 
+def _write_beside(axes: Any, ideals: list[float], ratios: list[float]) -> None:
+    """The ratios of the packed engine as numbers, readable where lines cross them."""
+    from matplotlib.patheffects import withStroke
+
+    for ideal, ratio in zip(ideals, ratios, strict=True):
+        axes.annotate(
+            f"{ratio:.1f}",
+            (ideal, ratio),
+            textcoords="offset points",
+            xytext=(7, -11),
+            fontsize=9,
+            color=COLOURS["packed"],
+            path_effects=[withStroke(linewidth=3, foreground="white")],
+            zorder=4,
+        )
+
+
 def _memory(axes: Any, rows: list[Row]) -> None:
-    axes.set_xscale("log")
+    _sparsity_axis(axes, rows)
     for engine in ENGINES:
         own = [row for row in rows if engine in row.engines]
         if own:
@@ -117,15 +127,17 @@ def _memory(axes: Any, rows: list[Row]) -> None:
         marker=".",
         label="imports alone",
     )
-    _ticks(axes, rows)
     axes.set_ylim(bottom=0)
     axes.set_ylabel("MiB")
     axes.legend(frameon=False, fontsize=9)
 
 
-def _ticks(axes: Any, rows: list[Row]) -> None:
+def _sparsity_axis(axes: Any, rows: list[Row]) -> None:
+    """Spaced like the logarithm of 1/(1-S), labelled with S."""
     from matplotlib.ticker import NullLocator
 
+    axes.set_xscale("log")
+    axes.set_xlim(rows[0].ideal / 1.15, rows[-1].ideal * 1.25)
     axes.set_xticks([row.ideal for row in rows], [f"{row.sparsity:g}" for row in rows])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("sparsity")

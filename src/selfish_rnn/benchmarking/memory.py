@@ -5,7 +5,8 @@
     python -m selfish_rnn.benchmarking.memory '{"engine": "packed", "sparsity": 0.9, "threads": 2, "workload": {…}}'
 
 The mark is that of the process's own address space (``VmHWM``). ``ru_maxrss`` will not do on Linux: a process started
-by a large one begins with the mark of the large one.
+by a large one begins with the mark of the large one. Other than in training the C library is left to give freed memory
+back: what a network needs is to be measured.
 """
 
 from __future__ import annotations
@@ -26,7 +27,6 @@ import torch
 from selfish_rnn.benchmarking.workloads import Workload
 from selfish_rnn.engine import PackedEmbedding, PackedLinear, PackedLSTM
 from selfish_rnn.models import LanguageModel
-from selfish_rnn.training.memory import keep_freed_memory
 
 STEPS = 3
 """Enough that optimizers have their state, and that memory is reused as it will be ever after."""
@@ -52,9 +52,9 @@ def measure(workload: Workload, engine: str, sparsity: float, threads: int) -> d
 
 def main(task: dict[str, Any]) -> None:
     """In the fresh process: build, train, and print the peaks as JSON."""
-    keep_freed_memory()  # as training does
     torch.set_num_threads(task["threads"])
     workload = Workload(**task["workload"])
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # the first one imports much
     imports = peak()
     step = workload.step(_build(workload, task["engine"], task["sparsity"]))
     building = peak()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -54,17 +55,17 @@ def spread(found: dict[str, Any]) -> str:
     return f"{found['ratio']:.2f} ({found['lowest']:.2f} to {found['highest']:.2f})"
 
 
-def tables(rows: Sequence[Row], settings: BenchSettings) -> list[Table]:
-    """One for each network, size and kind of measurement."""
+def tables(rows: Sequence[Row], settings: BenchSettings) -> list[tuple[str, Table]]:
+    """One for each network, size and kind of measurement, with a title."""
     groups = dict.fromkeys((row.kind, row.network, row.hidden) for row in rows)
     return [_table([row for row in rows if (row.kind, row.network, row.hidden) == group], settings) for group in groups]
 
 
-def _table(rows: list[Row], settings: BenchSettings) -> Table:
+def _table(rows: list[Row], settings: BenchSettings) -> tuple[str, Table]:
     first = rows[0]
     engines = [engine for engine in ENGINES if any(engine in row.engines for row in rows)]
     title = f"{first.network} {first.hidden}, {_explanation(first, settings)}"
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    table = Table(box=None, padding=(0, 2, 0, 0))
     if first.kind == "operators":
         table.add_column("product")
     table.add_column("sparsity", justify="right")
@@ -82,7 +83,7 @@ def _table(rows: list[Row], settings: BenchSettings) -> Table:
         if first.kind == "memory":
             cells.append(f"{imports_alone(row):.0f} MiB")
         table.add_row(*cells)
-    return table
+    return title, table
 
 
 def imports_alone(row: Row) -> float:
@@ -114,8 +115,8 @@ def _cell(row: Row, engine: str) -> str:
 
 def show(console: Console, rows: Sequence[Row], settings: BenchSettings) -> None:
     """All tables."""
-    for table in tables(rows, settings):
-        console.print()
+    for title, table in tables(rows, settings):
+        console.print(f"\n{title}", style="bold", markup=False, soft_wrap=True)
         console.print(table)
     if any(row.kind != "memory" for row in rows):
         console.print(
@@ -149,15 +150,10 @@ class Report:
             os.replace(temporary, self.path)
 
 
-class _clear_errors:  # noqa: N801 - reads like a function
+@contextlib.contextmanager
+def _clear_errors(path: Path) -> Iterator[None]:
     """A failure of the file system as one line."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OSError):
-            raise UserError(f"cannot write {self._path}: {(error.strerror or str(error)).lower()}") from error
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error

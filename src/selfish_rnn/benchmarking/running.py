@@ -15,7 +15,7 @@ from selfish_rnn.benchmarking.products import PRODUCTS, Products, products_of, s
 from selfish_rnn.benchmarking.settings import ENGINES, BenchSettings
 from selfish_rnn.benchmarking.timing import compared, interleaved
 from selfish_rnn.benchmarking.workloads import SEED, Workload
-from selfish_rnn.engine import available
+from selfish_rnn.engine import native
 
 TITLES = {"step": "training step", "inference": "batch-1 inference", "memory": "peak memory of training"}
 
@@ -66,7 +66,7 @@ class Benchmark:
 
     def _without_missing(self, settings: BenchSettings) -> BenchSettings:
         missing = {}
-        if not available():
+        if not native.available():
             missing["packed"] = (
                 "packed is left out: its kernels were not built when selfish-rnn was installed, which takes a C++ "
                 "compiler (g++ or clang++)"

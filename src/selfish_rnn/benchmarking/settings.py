@@ -75,7 +75,13 @@ class BenchSettings:
         named = _words("--engines", engines, ENGINES)
         return cls(
             network=network,
-            hidden=_numbers("--hidden", hidden or str(NETWORKS[network]), int, lambda size: size >= 1, "at least 1"),
+            hidden=_numbers(
+                "--hidden",
+                str(NETWORKS[network]) if hidden is None else hidden,
+                int,
+                lambda size: size >= 1,
+                "at least 1",
+            ),
             sparsity=_numbers(
                 "--sparsity", sparsity, float, lambda zeros: 0 <= zeros < 1, "at least 0 and less than 1"
             ),

@@ -40,35 +40,50 @@ inline float* scratch(int64_t floats) {
   return memory.get();
 }
 
-constexpr int kBlock = 16;  // of a transposition: both sides stay in the innermost cache
-
-// lines x width floats to width (the filled ones) rows, each of stride floats.
+// lines x width floats to width (the filled ones) rows, each of stride floats; eight by eight in registers.
 inline void to_rows(const float* panel, int width, int filled, int64_t lines, float* rows, int64_t stride) {
-  for (int64_t line = 0; line < lines; line += kBlock) {
-    const int64_t height = std::min<int64_t>(kBlock, lines - line);
-    for (int column = 0; column < filled; ++column) {
-      const float* from = panel + line * width + column;
+  const int64_t whole = width == 1 ? 0 : lines / 8 * 8;
+  for (int64_t line = 0; line < whole; line += 8)
+    for (int column = 0; column < filled; column += 8) {
+      V8 block[8];
+      SELFISH_UNROLL for (int at = 0; at < 8; ++at) block[at] = load<V8>(panel + (line + at) * width + column);
+      transpose(block);
       float* to = rows + column * stride + line;
-      if (height == kBlock) {
-        SELFISH_UNROLL for (int at = 0; at < kBlock; ++at) to[at] = from[at * width];
+      if (column + 8 <= filled) {
+        SELFISH_UNROLL for (int at = 0; at < 8; ++at) store<V8>(to + at * stride, block[at]);
       } else {
-        for (int64_t at = 0; at < height; ++at) to[at] = from[at * width];
+        for (int at = 0; at < filled - column; ++at) store<V8>(to + at * stride, block[at]);
       }
     }
-  }
+  for (int64_t line = whole; line < lines; ++line)
+    for (int column = 0; column < filled; ++column) rows[column * stride + line] = panel[line * width + column];
 }
 
-// The other way, with zeros in the columns that are not filled.
+// The other way, with zeros in the columns that are not filled; added to what is there if so wished.
+template <bool Add = false>
 inline void from_rows(const float* rows, int64_t stride, float* panel, int width, int filled, int64_t lines) {
-  for (int64_t line = 0; line < lines; line += kBlock) {
-    const int64_t stop = std::min<int64_t>(line + kBlock, lines);
-    for (int column = 0; column < filled; ++column) {
-      const float* from = rows + column * stride;
-      for (int64_t at = line; at < stop; ++at) panel[at * width + column] = from[at];
+  const int64_t whole = width == 1 ? 0 : lines / 8 * 8;
+  for (int64_t line = 0; line < whole; line += 8)
+    for (int column = 0; column < width; column += 8) {
+      V8 block[8];
+      const float* from = rows + column * stride + line;
+      if (column + 8 <= filled) {
+        SELFISH_UNROLL for (int at = 0; at < 8; ++at) block[at] = load<V8>(from + at * stride);
+      } else {
+        for (int at = 0; at < 8; ++at) block[at] = column + at < filled ? load<V8>(from + at * stride) : V8{};
+      }
+      transpose(block);
+      SELFISH_UNROLL for (int at = 0; at < 8; ++at) {
+        float* to = panel + (line + at) * width + column;
+        store<V8>(to, Add ? load<V8>(to) + block[at] : block[at]);
+      }
     }
-    if (filled < width)
-      for (int64_t at = line; at < stop; ++at) std::fill(panel + at * width + filled, panel + (at + 1) * width, 0.f);
-  }
+  for (int64_t line = whole; line < lines; ++line)
+    for (int column = 0; column < width; ++column) {
+      const float value = column < filled ? rows[column * stride + line] : 0.f;
+      float& to = panel[line * width + column];
+      to = Add ? to + value : value;
+    }
 }
 
 inline void all_from_rows(const float* rows, int64_t features, const Panels& panels, float* to) {

@@ -336,10 +336,7 @@ void backward(const LayerBackward& layer) {
           }
           if (step < 0) continue;
           const float* rows = layer.dy + (step * layout.batch + narrow.first(part)) * hidden + unit;
-          for (int64_t line = 0; line < stop - unit; line += kBlock)
-            for (int column = 0; column < narrow.filled(part); ++column)
-              for (int64_t at = line; at < std::min<int64_t>(line + kBlock, stop - unit); ++at)
-                d_after[(unit + at) * width + column] += rows[column * hidden + at];
+          from_rows<true>(rows, hidden, d_after + unit * width, narrow.width, narrow.filled(part), stop - unit);
           float* input_here = layout.at(d_input, 0, part, lines);
           float* recurrent_here = layout.at(d_recurrent, 0, part, lines);
           for (int64_t at = unit * width; at < stop * width; at += 8) {

@@ -20,14 +20,33 @@ SELFISH_INLINE void fetch(const float* row) {
 }
 
 template <class V, int N>
-SELFISH_INLINE void add_product(V* sum, float value, const float* x) {
+SELFISH_INLINE void add_product(V* sum, V value, const float* x) {
   SELFISH_UNROLL for (int i = 0; i < N; ++i) sum[i] += value * load<V>(x + kLanes<V> * i);
+}
+
+// Four products. What limits these loops is how much can be loaded at a time. Where a row is a few short vectors, the
+// four values therefore come with one load and are spread in registers, and so do their four columns.
+template <class V, int N, int Sets>
+SELFISH_INLINE void add_four_products(V (*sum)[N], const float* value, const uint8_t* local, const float* x) {
+  constexpr int kWidth = N * kLanes<V>;
+  if constexpr (kLanes<V> != 8) {
+    SELFISH_UNROLL for (int i = 0; i < 4; ++i) add_product<V, N>(sum[i % Sets], same<V>(value[i]), x + local[i] * kWidth);
+  } else {
+    uint32_t columns;
+    std::memcpy(&columns, local, sizeof columns);
+    const V values = fours(value);
+    // The first byte is the lowest one on every machine the vectors are for.
+    add_product<V, N>(sum[0], spread<0>(values), x + (columns & 255u) * kWidth);
+    add_product<V, N>(sum[1 % Sets], spread<1>(values), x + (columns >> 8 & 255u) * kWidth);
+    add_product<V, N>(sum[2 % Sets], spread<2>(values), x + (columns >> 16 & 255u) * kWidth);
+    add_product<V, N>(sum[3 % Sets], spread<3>(values), x + (columns >> 24) * kWidth);
+  }
 }
 
 // Entries of equal length one after the other; Rest = length % 4 is a constant so that no branch is left. Sets of sums
 // hide the time an addition takes where one row has too few vectors for that.
 template <class V, int N, int Sets, int Rest>
-SELFISH_INLINE void multiply_run(const Entry* entry, const Entry* end, int fours, const uint8_t*& local,
+SELFISH_INLINE void multiply_run(const Entry* entry, const Entry* end, int count, const uint8_t*& local,
                                  const float*& value, const float* x, float* y) {
   constexpr int kWidth = N * kLanes<V>;
   for (; entry != end; ++entry) {
@@ -37,10 +56,10 @@ SELFISH_INLINE void multiply_run(const Entry* entry, const Entry* end, int fours
     SELFISH_UNROLL for (int i = 0; i < N; ++i) sum[0][i] = load<V>(row + kLanes<V> * i);
     SELFISH_UNROLL for (int set = 1; set < Sets; ++set)
       SELFISH_UNROLL for (int i = 0; i < N; ++i) sum[set][i] = V{};
-    for (int four = 0; four < fours; ++four, local += 4, value += 4) {
-      SELFISH_UNROLL for (int i = 0; i < 4; ++i) add_product<V, N>(sum[i % Sets], value[i], x + local[i] * kWidth);
-    }
-    SELFISH_UNROLL for (int i = 0; i < Rest; ++i) add_product<V, N>(sum[i % Sets], value[i], x + local[i] * kWidth);
+    for (int four = 0; four < count; ++four, local += 4, value += 4)
+      add_four_products<V, N, Sets>(sum, value, local, x);
+    SELFISH_UNROLL for (int i = 0; i < Rest; ++i)
+      add_product<V, N>(sum[i % Sets], same<V>(value[i]), x + local[i] * kWidth);
     local += Rest, value += Rest;
     SELFISH_UNROLL for (int i = 0; i < N; ++i) {
       V total = sum[0][i];

@@ -43,6 +43,17 @@ inline V same(float number) {
   return V{} + number;
 }
 
+// Four floats twice, and one of the four everywhere.
+inline V8 fours(const float* from) {
+  const auto four = load<VectorOf<4>::type>(from);
+  return __builtin_shufflevector(four, four, 0, 1, 2, 3, 0, 1, 2, 3);
+}
+
+template <int Which>
+inline V8 spread(V8 v) {
+  return __builtin_shufflevector(v, v, Which, Which, Which, Which, 4 + Which, 4 + Which, 4 + Which, 4 + Which);
+}
+
 // Eight vectors to the vector of their eight sums.
 inline V8 sums(const V8* v) {
   const auto halves = [](V8 a, V8 b) {
@@ -57,6 +68,25 @@ inline V8 sums(const V8* v) {
   const V8 high = quarters(halves(v[4], v[5]), halves(v[6], v[7]));
   return __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11) +
          __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15);
+}
+
+// Rows of eight to columns of eight, in place.
+inline void transpose(V8* v) {
+  V8 pairs[8], fours[8];
+  for (int at = 0; at < 8; at += 2) {
+    pairs[at] = __builtin_shufflevector(v[at], v[at + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    pairs[at + 1] = __builtin_shufflevector(v[at], v[at + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+  for (int at = 0; at < 8; at += 4)
+    for (int half = 0; half < 2; ++half) {
+      const V8 first = pairs[at + half], second = pairs[at + 2 + half];
+      fours[at + 2 * half] = __builtin_shufflevector(first, second, 0, 1, 8, 9, 4, 5, 12, 13);
+      fours[at + 2 * half + 1] = __builtin_shufflevector(first, second, 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+  for (int at = 0; at < 4; ++at) {
+    v[at] = __builtin_shufflevector(fours[at], fours[at + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    v[at + 4] = __builtin_shufflevector(fours[at], fours[at + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+  }
 }
 
 inline float sum(V8 v) {

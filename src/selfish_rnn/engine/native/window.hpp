@@ -69,11 +69,8 @@ inline void clear_tail(float* panels, const Panels& wide, int64_t lines) {
 inline void add_rows(float* lines, const float* rows, const StepLayout& layout, int64_t step, int part, int64_t first,
                      int64_t stop) {
   const Panels& narrow = layout.panels;
-  rows += (step * layout.batch + narrow.first(part)) * layout.hidden;
-  for (int64_t line = first; line < stop; line += kBlock)
-    for (int column = 0; column < narrow.filled(part); ++column)
-      for (int64_t at = line; at < std::min<int64_t>(line + kBlock, stop); ++at)
-        lines[at * narrow.width + column] += rows[column * layout.hidden + at];
+  rows += (step * layout.batch + narrow.first(part)) * layout.hidden + first;
+  from_rows<true>(rows, layout.hidden, lines + first * narrow.width, narrow.width, narrow.filled(part), stop - first);
 }
 
 // The gradient of some units of a step through the recurrent matrix, added to d_state.

@@ -1,0 +1,103 @@
+"""Cells with packed weights next to the same cells with dense ones."""
+
+from __future__ import annotations
+
+import copy
+from typing import TypeVar
+
+import torch
+from packed_cases import assert_close, assert_same_gradient, seeded, topology
+from torch import Tensor, nn
+
+from selfish_rnn.cells import gate_layouts
+from selfish_rnn.engine import PackedEmbedding, PackedLinear, PackedWeight
+from selfish_rnn.engine.dense_gradients import dense_gradient, start_collecting, stop_collecting
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+def sparse_cell_(cell: Module, density: float, seed: int) -> Module:
+    """Random parameters; most weights are zero, with every other seed all of one gate, whole rows and columns."""
+    generator = seeded(seed)
+    layouts = gate_layouts(cell)
+    with torch.no_grad():
+        for number, (name, parameter) in enumerate(cell.named_parameters()):
+            parameter.uniform_(-0.5, 0.5, generator=generator).div_(max(parameter.shape[-1] / 8, 1) ** 0.5)
+            if name in layouts:
+                parameter.mul_(topology(*parameter.shape, density, seed + number))
+                if (seed + number) % 2:
+                    ranges = list(layouts[name].row_ranges())
+                    _, first, stop = ranges[seed % len(ranges)]
+                    parameter[first:stop] = 0
+    return cell
+
+
+def packed_cell_(cell: Module) -> Module:
+    """With packed weights in the place of its parameters."""
+    for name, layout in gate_layouts(cell).items():
+        sizes = [stop - first for _, first, stop in layout.row_ranges()]
+        weight = PackedWeight.from_dense(cell.get_parameter(name), None, sizes)
+        del cell._parameters[name]
+        cell.add_module(name, weight)
+    return cell
+
+
+def pair(cell: Module, density: float, seed: int) -> tuple[Module, Module]:
+    """The same cell packed, and dense in double precision."""
+    sparse_cell_(cell, density, seed)
+    return packed_cell_(copy.deepcopy(cell)), cell.double()
+
+
+def packed_model(model: Module, cells: list[str]) -> Module:
+    """A copy with packed cells, and a packed embedding to which the output layer is tied."""
+    model = copy.deepcopy(model)
+    for name in cells:
+        packed_cell_(model.get_submodule(name))
+    model.embedding = PackedEmbedding.from_dense(model.embedding)
+    model.decoder = PackedLinear.from_dense(model.decoder, weight=model.embedding.weight)
+    return model
+
+
+def window(shape: tuple[int, int, int], hidden: int, states: int, seed: int) -> list[Tensor]:
+    """Inputs and states that want gradients."""
+    generator = seeded(seed)
+    shapes = [shape, *[(shape[1], hidden)] * states]
+    return [torch.randn(shape, generator=generator).requires_grad_() for shape in shapes]
+
+
+def in_double(tensors: list[Tensor]) -> list[Tensor]:
+    return [tensor.detach().double().requires_grad_() for tensor in tensors]
+
+
+def backward(outputs: list[Tensor], seed: int) -> None:
+    """From random gradients of all outputs."""
+    generator = seeded(seed)
+    gradients = [torch.randn(output.shape, generator=generator).to(output.dtype) for output in outputs]
+    torch.autograd.backward(outputs, gradients)
+
+
+def assert_same_parameters(packed: nn.Module, dense: nn.Module) -> None:
+    """All parameters have the same gradients."""
+    for name, parameter in dense.named_parameters():
+        owner, _, last = name.rpartition(".")
+        own = getattr(packed.get_submodule(owner), last)
+        assert parameter.grad is not None, name
+        if isinstance(own, PackedWeight):
+            assert_same_gradient(own, parameter.grad, name)
+        else:
+            assert_close(own.grad, parameter.grad, name)
+
+
+def assert_collects(packed: nn.Module, dense: nn.Module, run: object) -> None:
+    """While its weights are collected, a packed cell leaves the dense gradient of every one; ``run`` goes back."""
+    weights = {name: module for name, module in packed.named_modules() if isinstance(module, PackedWeight)}
+    for weight in weights.values():
+        start_collecting(weight)
+    try:
+        for cell in (packed, dense):
+            run(cell)  # type: ignore[operator]
+        for name, weight in weights.items():
+            assert_close(dense_gradient(weight), dense.get_parameter(name).grad, name)
+    finally:
+        for weight in weights.values():
+            stop_collecting(weight)

@@ -1,0 +1,37 @@
+#!/bin/sh
+# Builds the kernels with AddressSanitizer and UndefinedBehaviorSanitizer into a temporary folder, and runs the tests of
+# the packed engine with them, or those that are named:
+#
+#   tests/engine/sanitize.sh [tests/engine/test_packed_weight.py ...]
+#
+# Wants g++ and an environment in which the tests run; PYTHON names another interpreter than python.
+set -eu
+cd "$(dirname "$0")/../.."
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+native=src/selfish_rnn/engine/native
+flags="-std=c++17 -O1 -g -fPIC -fopenmp -fno-math-errno -ffp-contract=fast -Wno-psabi -fno-omit-frame-pointer
+       -fsanitize=address,undefined -fno-sanitize-recover=undefined"
+
+compile() { # source, flags of its own
+  source=$1
+  shift
+  # shellcheck disable=SC2086
+  g++ $flags "$@" -c "$native/$source.cpp" -o "$folder/$source.o"
+}
+
+compile packing
+compile kernels_portable
+if [ "$(uname -m)" = x86_64 ]; then
+  compile dispatch -DSELFISH_X86
+  compile kernels_avx2 -mavx2 -mfma
+  compile kernels_avx512 -mavx2 -mfma -mavx512f -mavx512vl -mavx512dq -mavx512bw
+else
+  compile dispatch
+fi
+g++ -shared -fopenmp -fsanitize=address,undefined "$folder"/*.o -o "$folder/_kernels.so"
+
+[ $# -gt 0 ] || set -- tests/engine
+LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so) $(g++ -print-file-name=libstdc++.so)" \
+  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=1 \
+  SELFISH_RNN_KERNELS="$folder/_kernels.so" "${PYTHON:-python}" -m pytest -q -p no:cacheprovider "$@"

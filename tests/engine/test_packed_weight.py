@@ -1,0 +1,238 @@
+"""Packed matrices: their forms and their state."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packed_cases import (
+    assert_consistent,
+    densities,
+    features,
+    index_is_valid,
+    matrix,
+    needs_kernels,
+    packed,
+    seeded,
+    seeds,
+    topology,
+)
+from torch import Tensor, nn
+
+from selfish_rnn.engine import PackedLSTM, PackedWeight, functional, native
+
+pytestmark = needs_kernels
+
+NONE = torch.empty(0, dtype=torch.int64)
+
+
+def byte_indices(index: Tensor) -> Iterator[Tensor]:
+    """Damaged copies: every field of the header with telling values, then random bytes."""
+    fields = index[:152].view(torch.int64)
+    for place, value in enumerate(fields.tolist()):
+        for other in (0, 1, -1, value + 1, value - 1, value + 64, 2 * value, 256, 257, 2**31 - 1, 2**31, -(2**63)):
+            damaged = index.clone()
+            damaged[:152].view(torch.int64)[place] = other
+            yield damaged
+    generator = seeded(0)
+    for _ in range(600):
+        damaged = index.clone()
+        count = int(torch.randint(1, 4, (), generator=generator))
+        places = torch.randint(len(index), (count,), generator=generator)
+        damaged[places] = torch.randint(256, (count,), generator=generator, dtype=torch.uint8)
+        yield damaged
+
+
+# Forms
+
+
+@settings(max_examples=60)
+@given(features, features, densities, st.sampled_from([1, 1, 3, 4]), seeds)
+def test_forms_of_a_matrix(rows: int, columns: int, density: float, gates: int, seed: int) -> None:
+    dense = matrix(gates * rows, columns, density, seed, gates)
+    weight = PackedWeight.from_dense(dense, gate_rows=(rows,) * gates)
+    assert index_is_valid(weight.index)
+    assert torch.equal(weight.to_dense(), dense)
+    assert torch.equal(weight.sorted()[0], dense.flatten().nonzero().flatten())
+    assert weight.count == int(dense.count_nonzero())
+    assert torch.equal(weight.to_csr().to_dense(), dense)
+    again = PackedWeight.from_csr(dense.to_sparse_csr(), gate_rows=(rows,) * gates)
+    assert torch.equal(again.index, weight.index)
+    assert torch.equal(again.values, weight.values)
+
+
+def test_a_weight_may_be_zero() -> None:
+    mask = topology(20, 30, 0.3, 0)
+    weight = PackedWeight.from_dense(torch.zeros(20, 30), mask)
+    assert weight.count == int(mask.sum())
+    assert weight.density == weight.count / 600
+    assert torch.equal(weight.sorted()[0], mask.flatten().nonzero().flatten())
+    assert repr(weight) == f"PackedWeight(20 x 30, {weight.count} weights, density {weight.density:.3f})"
+
+
+def test_gradients_find_their_way_from_the_dense_form() -> None:
+    weight = packed(20, 30, 0.3, 0)
+    factor = torch.randn(20, 30, generator=seeded(1))
+    (weight.to_dense() * factor).sum().backward()
+    positions, places = weight.sorted()
+    assert weight.values.grad is not None
+    assert torch.equal(weight.values.grad[places], factor.flatten()[positions])
+
+
+def test_what_is_no_matrix_is_refused() -> None:
+    for positions in ([1, 0], [1, 1], [-1], [6]):
+        with pytest.raises(ValueError, match="sorted, different and from 0 to 5"):
+            PackedWeight((2, 3), torch.tensor(positions))
+    with pytest.raises(ValueError, match="at least one row"):
+        PackedWeight((0, 3), NONE)
+    with pytest.raises(ValueError, match="2 positions and values of shape"):
+        PackedWeight((2, 3), torch.tensor([0, 1]), torch.zeros(3))
+    for gate_rows in ((1,), (3, -1), (2, 0)):
+        with pytest.raises(ValueError, match="do not fit a matrix of 2 rows"):
+            PackedWeight((2, 3), NONE, gate_rows=gate_rows)
+
+
+# State
+
+
+def to_cpu(weight: PackedWeight) -> PackedWeight:
+    return copy.deepcopy(weight).to("cpu")
+
+
+def through_pickle(weight: PackedWeight) -> PackedWeight:
+    return pickle.loads(pickle.dumps(weight))
+
+
+def through_file(weight: PackedWeight) -> PackedWeight:
+    file = io.BytesIO()
+    torch.save(weight, file)
+    file.seek(0)
+    return torch.load(file, weights_only=False)
+
+
+def through_state(weight: PackedWeight) -> PackedWeight:
+    file = io.BytesIO()
+    torch.save(weight.state_dict(), file)
+    file.seek(0)
+    other = PackedWeight(weight.shape, NONE, gate_rows=weight.gate_rows)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    return other
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.deepcopy, through_pickle, through_file, through_state, to_cpu],
+)
+def test_copies(copied: Callable[[PackedWeight], PackedWeight]) -> None:
+    weight = packed(40, 130, 0.2, 0, gates=4)
+    copy_ = copied(weight)
+    assert copy_.shape == weight.shape
+    assert copy_.gate_rows == weight.gate_rows
+    assert torch.equal(copy_.index, weight.index)
+    assert torch.equal(copy_.values, weight.values)
+    assert isinstance(copy_.values, nn.Parameter)
+    assert copy_.index.data_ptr() != weight.index.data_ptr()
+    assert_consistent(copy_)
+
+
+def test_only_float32_is_computed_with_but_other_types_can_be_read() -> None:
+    weight = packed(9, 6, 0.5, 0)
+    dense = weight.to_dense()
+    assert torch.equal(weight.double().to_dense(), dense.double())
+    assert weight.index.dtype == torch.uint8
+    with pytest.raises(TypeError, match=r"computes in torch\.float32, not in torch\.float64"):
+        functional.linear(torch.zeros(2, 6), weight)
+
+
+@given(densities, densities, seeds)
+@settings(max_examples=20)
+def test_loading_another_topology(before: float, after: float, seed: int) -> None:
+    weight, other = packed(30, 40, before, seed), packed(30, 40, after, seed + 1)
+    parameter = weight.values
+    old_loss = functional.linear(torch.ones(2, 40), weight).sum()  # a graph that is still there
+    weight.load_state_dict(other.state_dict())
+    assert weight.values is parameter
+    assert torch.equal(weight.to_dense(), other.to_dense())
+    assert_consistent(weight, seed)
+    assert old_loss.requires_grad
+
+
+def test_a_saved_tensor_may_lie_anywhere_in_memory() -> None:
+    weight = packed(30, 40, 0.3, 0)
+    index, values = weight.index, weight.values.detach()
+    state = {
+        "index": torch.zeros(2 * len(index) + 1, dtype=torch.uint8)[1::2].copy_(index),
+        "values": torch.zeros(2 * len(values))[::2].copy_(values),
+    }
+    for assign in (False, True):
+        other = packed(30, 40, 0.9, 1)
+        other.load_state_dict(state, assign=assign)
+        assert torch.equal(other.to_dense(), weight.to_dense())
+        assert_consistent(other)
+
+
+@pytest.mark.parametrize("density", [0.0, 0.3, 1.0])
+def test_a_damaged_index_is_refused_or_harmless(density: float) -> None:
+    weight = packed(20, 70, density, 2)
+    refused = 0
+    for index in byte_indices(weight.index):
+        loaded = PackedWeight(weight.shape, NONE)
+        try:
+            loaded.load_state_dict({"index": index, "values": weight.values})
+        except RuntimeError as error:
+            assert "index is" in str(error)  # noqa: PT017
+            refused += 1
+            assert loaded.count == 0
+        else:
+            assert_consistent(loaded)
+    assert refused > 200
+
+
+@pytest.mark.parametrize("length", [0, 8, 151, 152, 500])
+def test_an_index_that_is_cut_off_is_refused(length: int) -> None:
+    weight = packed(20, 70, 0.3, 2)
+    with pytest.raises(RuntimeError, match="index is damaged"):
+        weight.load_state_dict({"index": weight.index[:length].clone(), "values": weight.values})
+    longer = torch.cat([weight.index, weight.index.new_zeros(64)])
+    with pytest.raises(RuntimeError, match="index is damaged"):
+        weight.load_state_dict({"index": longer, "values": weight.values})
+
+
+def test_what_does_not_belong_to_a_weight_is_refused() -> None:
+    weight, other = packed(20, 70, 0.3, 2), packed(20, 71, 0.3, 2)
+    before = weight.to_dense()
+    with pytest.raises(RuntimeError, match=r"of a 20 x 71 matrix with \d+ weights, this is one of 20 x 70"):
+        weight.load_state_dict(other.state_dict())
+    with pytest.raises(RuntimeError, match=r"values are of shape \(3,\)"):
+        weight.load_state_dict({"index": weight.index, "values": torch.zeros(3)})
+    for wrong in (weight.index.to(torch.int64), weight.index[None]):
+        with pytest.raises(RuntimeError, match="not the index of a packed weight"):
+            weight.load_state_dict({"index": wrong, "values": weight.values})
+    for key in ("index", "values"):
+        with pytest.raises(RuntimeError, match="must be loaded together"):
+            weight.load_state_dict({key: packed(20, 70, 0.3, 3).state_dict()[key]}, strict=False)
+    with pytest.raises(RuntimeError, match="Missing key"):
+        weight.load_state_dict({})
+    weight.load_state_dict({}, strict=False)
+    assert torch.equal(weight.to_dense(), before)
+
+
+def test_an_index_that_does_not_part_the_gates_is_refused() -> None:
+    lstm = PackedLSTM(5, 20, sparsity=0.5)
+    state = lstm.state_dict()
+    one_gate = PackedWeight((80, 20), lstm.weight_hh_l0.sorted()[0])
+    state["weight_hh_l0.index"] = one_gate.index
+    with pytest.raises(RuntimeError, match=r"weight_hh_l0.index is not cut into gates of \(20, 20, 20, 20\) rows"):
+        lstm.load_state_dict(state)
+
+
+def test_header_as_native_code_has_it() -> None:
+    weight = packed(20, 70, 0.3, 2)
+    header = native.header(weight.index)
+    assert (header.rows, header.columns, header.count, header.bytes) == (20, 70, weight.count, len(weight.index))
