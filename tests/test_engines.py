@@ -23,7 +23,7 @@ from selfish_rnn.training.outcome import generate
 from selfish_rnn.training.run_folder import RunFolder
 from selfish_rnn.training.trainer import Trainer
 from test_method_runs import OPTIMIZERS, run_in_parts
-from tiny_runs import TINY_MODELS, Recorder, budget_of, result_of, tiny_experiment, tiny_trainer, trained
+from tiny_runs import TINY_MODELS, Recorder, budget_of, result_of, tiny_experiment, trained
 
 pytestmark = pytest.mark.skipif(not available(), reason="the kernels were not built (no C++ compiler)")
 
@@ -59,8 +59,8 @@ def test_every_method_is_the_same_run_in_both_engines(method: str, optimizer: st
     same_run(masked, packed)
 
 
-# The gradient of some weights of an ON-LSTM's master gates is zero but for rounding, and these are the first to go: which
-# of them is not the same in both engines.
+# The gradient of some weights of an ON-LSTM's master gates is zero but for rounding, and these are the first to go:
+# which of them is not the same in both engines.
 @pytest.mark.parametrize(
     ("model", "method"),
     [
@@ -182,7 +182,7 @@ def test_without_kernels_auto_is_masked_and_packed_is_refused(texts: Path, monke
     choice = choose_engine(tiny_experiment(texts, engine="auto"), 30)
     assert choice.engine == "masked"
     assert "C++ compiler" in (choice.reason or "")
-    with pytest.raises(UserError, match="engine=packed.*C\\+\\+ compiler"):
+    with pytest.raises(UserError, match=r"engine=packed.*C\+\+ compiler"):
         choose_engine(tiny_experiment(texts, engine="packed"), 30)
 
 

@@ -17,8 +17,8 @@ from selfish_rnn.optim import SNTASGD
 from selfish_rnn.training.checkpoints import load_tensors
 from selfish_rnn.training.evaluation import evaluate, perplexity
 from selfish_rnn.training.interruption import Interrupted
-from selfish_rnn.training.trainer import Trainer
 from selfish_rnn.training.portable import load_portable_weights, portable_weights
+from selfish_rnn.training.trainer import Trainer
 from tiny_runs import UPDATES_PER_EPOCH, Recorder, bits, budget_of, tiny_trainer, trained
 
 # So large that the validation loss soon gets worse, and averaging starts.

@@ -58,7 +58,7 @@ def _speed(axes: Any, rows: list[Row]) -> None:
     _sparsity_axis(axes, rows)
     axes.set_yscale("log")
     axes.set_ylim(min(0.8, *bounds) / 1.1, max(2.5, *bounds, *ideals) * 1.3)
-    axes.plot(ideals, ideals, linestyle=(0, (4, 3)), color="#999999", marker=None, label="ideal 1/(1-S)", zorder=1)
+    axes.plot(ideals, ideals, linestyle=(0, (4, 3)), color="#999999", marker="_", label="ideal 1/(1-S)", zorder=1)
     axes.axhline(1, color="#555555", linewidth=1, label="dense torch", zorder=1)
     for engine in ENGINES[1:]:
         own = [row for row in rows if engine in row.engines]
@@ -127,9 +127,9 @@ def _memory(axes: Any, rows: list[Row]) -> None:
         marker=".",
         label="imports alone",
     )
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.15 * max(found["training"] for row in rows for found in row.engines.values()))
     axes.set_ylabel("MiB")
-    axes.legend(frameon=False, fontsize=9)
+    axes.legend(frameon=False, fontsize=9, loc="lower left")
 
 
 def _sparsity_axis(axes: Any, rows: list[Row]) -> None:

@@ -1,32 +1,10 @@
 // One recurrent layer over a window: all input products first, then step by step the recurrent product and the cell.
 #pragma once
 
-#include "layer.hpp"
-#include "products.hpp"
+#include "window.hpp"
 
 namespace selfish {
 namespace SELFISH_TARGET {
-
-inline V8 load_some(const float* from, int64_t count) {
-  if (count >= 8) return load<V8>(from);
-  V8 vector{};
-  for (int64_t at = 0; at < count; ++at) vector[at] = from[at];
-  return vector;
-}
-
-inline void store_some(float* to, V8 vector, int64_t count) {
-  if (count >= 8) {
-    store<V8>(to, vector);
-  } else {
-    for (int64_t at = 0; at < count; ++at) to[at] = vector[at];
-  }
-}
-
-inline void copy_run(float* to, const float* from, int count) {
-  int at = 0;
-  for (; at + 8 <= count; at += 8) store<V8>(to + at, load<V8>(from + at));
-  for (; at < count; ++at) to[at] = from[at];
-}
 
 // Eight values of one unit (or of eight, for a single column) as a cell sees them. `gates` are spaced by `spacing`.
 struct ForwardSite {
@@ -141,59 +119,6 @@ struct Elman {
   }
 };
 
-// Where everything of a step lies: steps x narrow panels x lines x width.
-struct StepLayout {
-  int64_t steps, batch, hidden;
-  Panels panels;  // of one step
-  StepLayout(const LayerShape& shape) : steps(shape.steps), batch(shape.batch), hidden(shape.hidden), panels(batch) {}
-  int64_t line_floats(int64_t lines) const { return panels.floats(lines); }
-  template <class Float>
-  Float* at(Float* base, int64_t step, int panel, int64_t lines) const {
-    return base + (step * panels.count + panel) * lines * panels.width;
-  }
-};
-
-// Between one panel over all tokens (row of `from`) and the places of these tokens in their steps.
-template <class Visit>
-inline void each_run(const Panels& wide, int panel, const StepLayout& layout, Visit visit) {
-  const int64_t first = wide.first(panel), stop = first + wide.filled(panel);
-  for (int64_t token = first; token < stop;) {
-    const int64_t step = token / layout.batch, member = token % layout.batch;
-    const int narrow = static_cast<int>(member / layout.panels.width);
-    const int column = static_cast<int>(member % layout.panels.width);
-    const int64_t until_panel = layout.panels.filled(narrow) - column;
-    const int count = static_cast<int>(std::min(until_panel, stop - token));
-    visit(static_cast<int>(token - first), step, narrow, column, count);
-    token += count;
-  }
-}
-
-// The tokens of one step as columns of the wide panels.
-template <class Visit>
-inline void each_wide_run(const Panels& wide, const StepLayout& layout, int64_t step, int narrow, Visit visit) {
-  int64_t token = step * layout.batch + layout.panels.first(narrow);
-  const int filled = layout.panels.filled(narrow);
-  for (int column = 0; column < filled;) {
-    const int panel = static_cast<int>(token / wide.width), at = static_cast<int>(token % wide.width);
-    const int count = std::min(filled - column, wide.width - at);
-    visit(panel, at, column, count);
-    column += count, token += count;
-  }
-}
-
-inline void state_from_rows(const float* rows, const StepLayout& layout, float* state) {
-  for (int panel = 0; panel < layout.panels.count; ++panel)
-    from_rows(rows + layout.panels.first(panel) * layout.hidden, layout.hidden, layout.at(state, 0, panel, layout.hidden),
-              layout.panels.width, layout.panels.filled(panel), layout.hidden);
-}
-
-inline void state_to_rows(const float* state, const StepLayout& layout, float* rows) {
-  for (int panel = 0; panel < layout.panels.count; ++panel)
-    to_rows(layout.at(state, 0, panel, layout.hidden), layout.panels.width,
-            layout.panels.filled(panel), layout.hidden, rows + layout.panels.first(panel) * layout.hidden,
-            layout.hidden);
-}
-
 template <class Cell>
 void forward(const LayerForward& layer) {
   const Packed inputs(layer.input_index), recurrence(layer.recurrent_index);
@@ -202,30 +127,17 @@ void forward(const LayerForward& layer) {
   const int64_t hidden = layout.hidden, lines = Cell::kGates * hidden, width = narrow.width;
   const Panels wide(layout.steps * layout.batch);
 
-  const float* x = layer.x;
-  if (wide.width > 1) {
-    all_from_rows(layer.x, inputs.columns(), wide, layer.x_panels);
-    x = layer.x_panels;
-  }
-  multiply_panels(inputs, layer.input_values, layer.bias, x, wide,
-                  [&](int64_t first, int64_t rows, int panel, const float* piece) {
-                    each_run(wide, panel, layout, [&](int at, int64_t step, int part, int column, int count) {
-                      float* to = layout.at(layer.gates, step, part, lines) + first * width + column;
-                      for (int64_t row = 0; row < rows; ++row)
-                        copy_run(to + row * width, piece + row * wide.width + at, count);
-                    });
-                  });
-
+  project_inputs(inputs, layer.input_values, layer.bias, layer.x, layer.x_panels, wide, layout,
+                 [&](int64_t step, int part) { return layout.at(layer.gates, step, part, lines); });
   state_from_rows(layer.h_first, layout, layer.states);
   if (Cell::kMemory) state_from_rows(layer.c_first, layout, layer.memories);
   // Rows of the recurrent matrix: as many tiles for every gate, each thread taking the same units of all gates.
   const int chunks = recurrence.row_tiles() / Cell::kGates;
 #pragma omp parallel
   {
-    const int threads = omp_get_num_threads(), thread = omp_get_thread_num();
-    const int begin = chunks * thread / threads, end = chunks * (thread + 1) / threads;
+    const Share share(chunks);
     for (int64_t step = 0; step < layout.steps; ++step) {
-      for (int chunk = begin; chunk < end; ++chunk)
+      for (int chunk = share.begin; chunk < share.end; ++chunk)
         for (int part = 0; part < narrow.count; ++part) {
           const int64_t unit = recurrence.first_row(chunk), stop = recurrence.first_row(chunk + 1);
           const float* before = layout.at(layer.states, step, part, hidden);
@@ -257,11 +169,7 @@ void forward(const LayerForward& layer) {
           float* rows = layer.y + (step * layout.batch + narrow.first(part)) * hidden + unit;
           to_rows(after + unit * width, narrow.width, narrow.filled(part), stop - unit, rows, hidden);
           if (layer.h_panels != nullptr && step + 1 < layout.steps)
-            each_wide_run(wide, layout, step + 1, part, [&](int panel, int at, int column, int count) {
-              float* to = layer.h_panels + panel * hidden * wide.width + at;
-              for (int64_t line = unit; line < stop; ++line)
-                copy_run(to + line * wide.width, after + line * width + column, count);
-            });
+            widen(after, layout, step + 1, part, unit, stop, layer.h_panels, wide, hidden);
         }
 #pragma omp barrier
     }
@@ -269,16 +177,8 @@ void forward(const LayerForward& layer) {
   if (layer.h_panels != nullptr) {
     // The state before the first step, and zeros behind the last token.
     for (int part = 0; part < narrow.count; ++part)
-      each_wide_run(wide, layout, 0, part, [&](int panel, int at, int column, int count) {
-        const float* from = layout.at(layer.states, 0, part, hidden) + column;
-        float* to = layer.h_panels + panel * hidden * wide.width + at;
-        for (int64_t line = 0; line < hidden; ++line) copy_run(to + line * wide.width, from + line * width, count);
-      });
-    const int last = wide.count - 1, filled = wide.filled(last);
-    for (int64_t line = 0; line < hidden; ++line) {
-      float* row = layer.h_panels + (last * hidden + line) * wide.width;
-      std::fill(row + filled, row + wide.width, 0.f);
-    }
+      widen(layout.at(layer.states, 0, part, hidden), layout, 0, part, 0, hidden, layer.h_panels, wide, hidden);
+    clear_tail(layer.h_panels, wide, hidden);
   }
   state_to_rows(layout.at(layer.states, layout.steps, 0, hidden), layout, layer.h_last);
   if (Cell::kMemory) state_to_rows(layout.at(layer.memories, layout.steps, 0, hidden), layout, layer.c_last);
@@ -301,18 +201,11 @@ void backward(const LayerBackward& layer) {
       std::fill(layer.d_memory, layer.d_memory + layout.line_floats(hidden), 0.f);
   }
   if (layer.dh_last != nullptr) state_from_rows(layer.dh_last, layout, layer.d_state);
-  for (float* panels : {layer.d_input_panels, d_recurrent_panels}) {
-    const int last = wide.count - 1, filled = wide.filled(last);
-    for (int64_t line = 0; line < lines && filled < wide.width; ++line) {
-      float* row = panels + (last * lines + line) * wide.width;
-      std::fill(row + filled, row + wide.width, 0.f);
-    }
-  }
-  const int tiles = recurrence.column_tiles();
+  clear_tail(layer.d_input_panels, wide, lines);
+  if (Cell::kApart) clear_tail(d_recurrent_panels, wide, lines);
 #pragma omp parallel
   {
-    const int threads = omp_get_num_threads(), thread = omp_get_thread_num();
-    const int begin = tiles * thread / threads, end = tiles * (thread + 1) / threads;
+    const Share share(recurrence.column_tiles());
     // Two of each, used in turn: while one step's gradients are read by all threads the next one's are written.
     const int64_t turn = layout.line_floats(lines);
     // Step -1 is the state before the window: it gets a gradient but has no cell.
@@ -320,7 +213,7 @@ void backward(const LayerBackward& layer) {
       float* d_input = layer.d_input + (step & 1) * turn;
       float* d_recurrent = Cell::kApart ? layer.d_recurrent + (step & 1) * turn : d_input;
       float* d_later = (Cell::kApart ? layer.d_recurrent : layer.d_input) + ((step + 1) & 1) * turn;
-      for (int tile = begin; tile < end; ++tile)
+      for (int tile = share.begin; tile < share.end; ++tile)
         for (int part = 0; part < narrow.count; ++part) {
           const int64_t unit = recurrence.first_column(tile), stop = recurrence.first_column(tile + 1);
           float* d_after = layout.at(layer.d_state, 0, part, hidden);
@@ -328,15 +221,11 @@ void backward(const LayerBackward& layer) {
           if (last && layer.dh_last == nullptr)
             std::fill(d_after + unit * width, d_after + stop * width, 0.f);
           if (!last && !Cell::kDirect) std::fill(d_after + unit * width, d_after + stop * width, 0.f);
-          if (!last) {
-            for (int row_tile = 0; row_tile < recurrence.row_tiles(); ++row_tile)
-              multiply(narrow.width, recurrence.tile_t(row_tile, tile), layer.values_t,
-                       layout.at(d_later, 0, part, lines) + recurrence.first_row(row_tile) * width,
-                       d_after + unit * width);
-          }
+          if (!last)
+            through_recurrence(recurrence, tile, layer.values_t, layout.at(d_later, 0, part, lines), narrow.width,
+                               d_after);
           if (step < 0) continue;
-          const float* rows = layer.dy + (step * layout.batch + narrow.first(part)) * hidden + unit;
-          from_rows<true>(rows, hidden, d_after + unit * width, narrow.width, narrow.filled(part), stop - unit);
+          add_rows(d_after, layer.dy, layout, step, part, unit, stop);
           float* input_here = layout.at(d_input, 0, part, lines);
           float* recurrent_here = layout.at(d_recurrent, 0, part, lines);
           for (int64_t at = unit * width; at < stop * width; at += 8) {
@@ -354,14 +243,11 @@ void backward(const LayerBackward& layer) {
             site.d_input = input_here + at, site.d_recurrent = recurrent_here + at, site.d_direct = d_after + at;
             Cell::backward(site);
           }
-          each_wide_run(wide, layout, step, part, [&](int panel, int at, int column, int count) {
-            for (int gate = 0; gate < Cell::kGates; ++gate)
-              for (int64_t line = gate * hidden + unit; line < gate * hidden + stop; ++line) {
-                const int64_t to = (panel * lines + line) * wide.width + at;
-                copy_run(layer.d_input_panels + to, input_here + line * width + column, count);
-                if (Cell::kApart) copy_run(d_recurrent_panels + to, recurrent_here + line * width + column, count);
-              }
-          });
+          for (int64_t gate = 0; gate < lines; gate += hidden) {
+            widen(input_here, layout, step, part, gate + unit, gate + stop, layer.d_input_panels, wide, lines);
+            if (Cell::kApart)
+              widen(recurrent_here, layout, step, part, gate + unit, gate + stop, d_recurrent_panels, wide, lines);
+          }
         }
 #pragma omp barrier
     }
@@ -372,15 +258,8 @@ void backward(const LayerBackward& layer) {
   }
   if (layer.recurrent_gradients != nullptr)
     correlate_panels(recurrence, layer.recurrent_gradients, layer.h_panels, d_recurrent_panels, wide, true);
-  if (layer.dx != nullptr) {
-    transpose_values(inputs, layer.input_values, layer.values_t);
-    multiply_transposed_panels(inputs, layer.values_t, layer.d_input_panels, wide,
-                               RowsSink{layer.dx, inputs.columns(), wide});
-  }
-  if (layer.input_gradients != nullptr) {
-    all_from_rows(layer.x, inputs.columns(), wide, layer.x_panels);
-    correlate_panels(inputs, layer.input_gradients, layer.x_panels, layer.d_input_panels, wide, true);
-  }
+  inputs_backward(inputs, layer.input_values, layer.x, layer.d_input_panels, wide, layer.dx, layer.input_gradients,
+                  layer.values_t, layer.x_panels);
   for (auto [gradient, panels] : {std::pair<float*, float*>{layer.bias_gradient, layer.d_input_panels},
                                   std::pair<float*, float*>{layer.recurrent_bias_gradient, d_recurrent_panels}})
     if (gradient != nullptr) sum_lines(panels, wide, lines, gradient);

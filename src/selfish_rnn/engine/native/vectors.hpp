@@ -43,6 +43,22 @@ inline V same(float number) {
   return V{} + number;
 }
 
+// The same for the rest of a row, which may have fewer.
+inline V8 load_some(const float* from, int64_t count) {
+  if (count >= 8) return load<V8>(from);
+  V8 vector{};
+  for (int64_t at = 0; at < count; ++at) vector[at] = from[at];
+  return vector;
+}
+
+inline void store_some(float* to, V8 vector, int64_t count) {
+  if (count >= 8) {
+    store<V8>(to, vector);
+  } else {
+    for (int64_t at = 0; at < count; ++at) to[at] = vector[at];
+  }
+}
+
 // Four floats twice, and one of the four everywhere.
 inline V8 fours(const float* from) {
   const auto four = load<VectorOf<4>::type>(from);

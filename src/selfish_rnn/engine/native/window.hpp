@@ -1,10 +1,70 @@
-// What the layers with cells of their own (highway.hpp, ordered_neurons.hpp) do over a window as all layers do.
+// What all recurrent layers do over a window: where tokens lie, and everything but the cell itself.
 #pragma once
 
-#include "recurrent.hpp"
+#include "layer.hpp"
+#include "products.hpp"
 
 namespace selfish {
 namespace SELFISH_TARGET {
+
+inline void copy_run(float* to, const float* from, int count) {
+  int at = 0;
+  for (; at + 8 <= count; at += 8) store<V8>(to + at, load<V8>(from + at));
+  for (; at < count; ++at) to[at] = from[at];
+}
+
+// Where everything of a step lies: steps x narrow panels x lines x width.
+struct StepLayout {
+  int64_t steps, batch, hidden;
+  Panels panels;  // of one step
+  StepLayout(const LayerShape& shape) : steps(shape.steps), batch(shape.batch), hidden(shape.hidden), panels(batch) {}
+  int64_t line_floats(int64_t lines) const { return panels.floats(lines); }
+  template <class Float>
+  Float* at(Float* base, int64_t step, int panel, int64_t lines) const {
+    return base + (step * panels.count + panel) * lines * panels.width;
+  }
+};
+
+// Between one panel over all tokens (row of `from`) and the places of these tokens in their steps.
+template <class Visit>
+inline void each_run(const Panels& wide, int panel, const StepLayout& layout, Visit visit) {
+  const int64_t first = wide.first(panel), stop = first + wide.filled(panel);
+  for (int64_t token = first; token < stop;) {
+    const int64_t step = token / layout.batch, member = token % layout.batch;
+    const int narrow = static_cast<int>(member / layout.panels.width);
+    const int column = static_cast<int>(member % layout.panels.width);
+    const int64_t until_panel = layout.panels.filled(narrow) - column;
+    const int count = static_cast<int>(std::min(until_panel, stop - token));
+    visit(static_cast<int>(token - first), step, narrow, column, count);
+    token += count;
+  }
+}
+
+// The tokens of one step as columns of the wide panels.
+template <class Visit>
+inline void each_wide_run(const Panels& wide, const StepLayout& layout, int64_t step, int narrow, Visit visit) {
+  int64_t token = step * layout.batch + layout.panels.first(narrow);
+  const int filled = layout.panels.filled(narrow);
+  for (int column = 0; column < filled;) {
+    const int panel = static_cast<int>(token / wide.width), at = static_cast<int>(token % wide.width);
+    const int count = std::min(filled - column, wide.width - at);
+    visit(panel, at, column, count);
+    column += count, token += count;
+  }
+}
+
+inline void state_from_rows(const float* rows, const StepLayout& layout, float* state) {
+  for (int panel = 0; panel < layout.panels.count; ++panel)
+    from_rows(rows + layout.panels.first(panel) * layout.hidden, layout.hidden, layout.at(state, 0, panel, layout.hidden),
+              layout.panels.width, layout.panels.filled(panel), layout.hidden);
+}
+
+inline void state_to_rows(const float* state, const StepLayout& layout, float* rows) {
+  for (int panel = 0; panel < layout.panels.count; ++panel)
+    to_rows(layout.at(state, 0, panel, layout.hidden), layout.panels.width,
+            layout.panels.filled(panel), layout.hidden, rows + layout.panels.first(panel) * layout.hidden,
+            layout.hidden);
+}
 
 // What one of the threads takes on of so many pieces.
 struct Share {
