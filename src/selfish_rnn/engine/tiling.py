@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-SMALL_TILE, LARGE_TILE = 128, 256
+SMALL_TILE, LARGE_TILE = 128, 192
 """The longest side of a tile: a panel of activations as long should fit the innermost cache, yet the rows of a tile
 should have enough weights for a loop to be worth its start."""
 
-SPARSE = 0.15
+SPARSE = 0.25
 """The density below which tiles are large."""
 
 

@@ -260,9 +260,13 @@ void backward(const LayerBackward& layer) {
     correlate_panels(recurrence, layer.recurrent_gradients, layer.h_panels, d_recurrent_panels, wide, true);
   inputs_backward(inputs, layer.input_values, layer.x, layer.d_input_panels, wide, layer.dx, layer.input_gradients,
                   layer.values_t, layer.x_panels);
-  for (auto [gradient, panels] : {std::pair<float*, float*>{layer.bias_gradient, layer.d_input_panels},
-                                  std::pair<float*, float*>{layer.recurrent_bias_gradient, d_recurrent_panels}})
-    if (gradient != nullptr) sum_lines(panels, wide, lines, gradient);
+  if (layer.bias_gradient != nullptr) sum_lines(layer.d_input_panels, wide, lines, layer.bias_gradient);
+  if (layer.recurrent_bias_gradient != nullptr) {
+    if (Cell::kApart || layer.bias_gradient == nullptr)
+      sum_lines(d_recurrent_panels, wide, lines, layer.recurrent_bias_gradient);
+    else
+      std::copy(layer.bias_gradient, layer.bias_gradient + lines, layer.recurrent_bias_gradient);
+  }
 }
 
 }  // namespace SELFISH_TARGET
