@@ -46,7 +46,7 @@ def test_everything_is_measured_and_written(
     assert found["command"].startswith("selfish-rnn bench --hidden 20")
     assert found["machine"]["threads"] == 1
     assert found["machine"]["kernels"] == native.target()
-    assert {"processor", "cores", "torch", "python", "selfish_rnn", "system", "load"} <= set(found["machine"])
+    assert {"processor", "cores", "torch", "python", "selfish_rnn", "system", "busy"} <= set(found["machine"])
     assert found["settings"]["hidden"] == [20]
     assert found["settings"]["engines"] == ["dense", "packed", "csr"]
     rows = found["rows"]

@@ -19,6 +19,9 @@ from selfish_rnn.benchmarking.settings import BenchSettings
 from selfish_rnn.console import duration
 from selfish_rnn.training.memory import keep_freed_memory
 
+BUSY = 0.1
+"""The share of the cores that others may take: waiting for each other, threads are hit harder than that."""
+
 
 def bench(console: Console, settings: BenchSettings, out: Path, command: str) -> bool:
     """Measure everything, print it, and write ``bench.json`` and ``bench.png`` into ``out``.
@@ -63,11 +66,10 @@ def bench(console: Console, settings: BenchSettings, out: Path, command: str) ->
 
 
 def _busy(found: dict[str, Any]) -> list[str]:
-    """A note if others are using the processor: waiting for each other, threads are hit harder than their share."""
-    load, cores = found["load"], found["cores"]
-    if load is None or load[0] + found["threads"] <= cores + 0.5:
+    """A note if others are using the processor."""
+    if found["busy"] is None or found["busy"] < BUSY:
         return []
-    return [f"the machine is busy (load {load[0]:g} on {cores} cores before the start): do not trust these figures"]
+    return [f"other programs take {100 * found['busy']:.0f} % of the cores: do not trust these figures"]
 
 
 def _draw(console: Console, rows: list[Row], found: dict[str, object], out: Path) -> None:

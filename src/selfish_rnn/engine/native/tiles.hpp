@@ -35,11 +35,17 @@ SELFISH_INLINE void add_four_products(V (*sum)[N], const float* value, const uin
     uint32_t columns;
     std::memcpy(&columns, local, sizeof columns);
     const V values = fours(value);
-    // The first byte is the lowest one on every machine the vectors are for.
-    add_product<V, N>(sum[0], spread<0>(values), x + (columns & 255u) * kWidth);
-    add_product<V, N>(sum[1 % Sets], spread<1>(values), x + (columns >> 8 & 255u) * kWidth);
-    add_product<V, N>(sum[2 % Sets], spread<2>(values), x + (columns >> 16 & 255u) * kWidth);
-    add_product<V, N>(sum[3 % Sets], spread<3>(values), x + (columns >> 24) * kWidth);
+    // Eight floats times the column, cut out of the four where it lies. The first byte is the lowest one on every machine
+    // the vectors are for.
+    constexpr int kShift = 5;
+    constexpr uint32_t kMask = 255u << kShift;
+    const auto row = [x](uint32_t eights) {
+      return reinterpret_cast<const float*>(reinterpret_cast<const char*>(x) + static_cast<size_t>(eights & kMask) * N);
+    };
+    add_product<V, N>(sum[0], spread<0>(values), row(columns << kShift));
+    add_product<V, N>(sum[1 % Sets], spread<1>(values), row(columns >> (8 - kShift)));
+    add_product<V, N>(sum[2 % Sets], spread<2>(values), row(columns >> (16 - kShift)));
+    add_product<V, N>(sum[3 % Sets], spread<3>(values), row(columns >> (24 - kShift)));
   }
 }
 
