@@ -231,6 +231,7 @@ def bench(
     limit: Annotated[float | None, typer.Option(help="Seconds after which a row gets no more rounds.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads (default: torch's).")] = None,
     optimizer: Annotated[str, typer.Option(help="sgd, adam or snt-asgd.")] = "sgd",
+    keep_memory: Annotated[bool, typer.Option("--keep-memory", help="Keep freed memory, as train does.")] = False,
     out: Annotated[Path, typer.Option(help="Folder for bench.json and bench.png.")] = Path("bench"),
 ) -> None:
     """Measure how fast and how small the engines are, for example: selfish-rnn bench --hidden 512 --what step"""
@@ -240,6 +241,7 @@ def bench(
     settings = BenchSettings.read(
         network=network, hidden=hidden, sparsity=sparsity, batch=batch, window=window, vocabulary=vocabulary, what=what,
         engines=engines, rounds=rounds, limit=limit, threads=threads, optimizer=optimizer,
+        keep_memory=keep_memory,
     )  # fmt: skip
     if not measure(console, settings, out, shlex.join(["selfish-rnn", *sys.argv[1:]])):
         raise typer.Exit(130)

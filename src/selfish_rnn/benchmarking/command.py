@@ -28,7 +28,8 @@ def bench(console: Console, settings: BenchSettings, out: Path, command: str) ->
 
     Returns whether it came to its end: Ctrl-C stops it, and what was measured until then is kept.
     """
-    keep_freed_memory()  # as training does
+    if settings.keep_memory:
+        keep_freed_memory()
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     found, rows, complete, start = machine(), list[Row](), False, time.monotonic()

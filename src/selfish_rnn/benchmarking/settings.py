@@ -43,6 +43,7 @@ class BenchSettings:
     limit: float | None
     threads: int | None
     optimizer: str
+    keep_memory: bool
 
     @classmethod
     def read(
@@ -59,6 +60,7 @@ class BenchSettings:
         rounds: int,
         limit: float | None,
         threads: int | None,
+        keep_memory: bool,
         optimizer: str,
     ) -> BenchSettings:
         """Check everything before anything is measured."""
@@ -93,6 +95,7 @@ class BenchSettings:
             rounds=rounds,
             limit=limit,
             threads=threads,
+            keep_memory=keep_memory,
             optimizer=optimizer,
         )
 

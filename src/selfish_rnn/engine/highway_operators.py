@@ -13,7 +13,7 @@ from selfish_rnn.engine import native
 from selfish_rnn.engine.checks import check_shape, check_weight
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.native import address, panel_floats
-from selfish_rnn.engine.operators import contiguous, contiguous_if, floats, operator
+from selfish_rnn.engine.operators import contiguous, contiguous_if, operator
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.recurrent_operators import panel_rows
 
@@ -98,7 +98,7 @@ def highway(
     y = x.new_empty(steps, batch, hidden)
     kept = _kept(x, hidden, depth, keep)
     step = panel_floats(batch, hidden) if mask is not None else 0
-    work = floats(panel_floats(steps * batch, inputs)), floats(step), floats(2 * step)
+    work = native.workspace(panel_floats(steps * batch, inputs), step, 2 * step)
     arrays = [_addresses(tensors) for tensors in (indices, values, biases)]
     layer = native.HighwayForward(
         steps=steps,
@@ -169,10 +169,16 @@ def highway_backward(
     found = _highway_gradients(x, input_values, values, dy, needs)
     given = [tensor if need else None for tensor, need in zip(found, needs, strict=True)]
     step = panel_floats(batch, hidden)
-    d_panels = floats(depth * panel_floats(steps * batch, 2 * hidden))
     masked = step if mask is not None else 0
-    work = [floats(panel_floats(steps * batch, inputs)), *map(floats, (4 * step, step, masked, masked))]
-    scratch = floats(max(sum(map(len, values)), len(input_values)))
+    d_panels, scratch, *work = native.workspace(
+        depth * panel_floats(steps * batch, 2 * hidden),
+        max(sum(map(len, values)), len(input_values)),
+        panel_floats(steps * batch, inputs),
+        4 * step,
+        step,
+        masked,
+        masked,
+    )
     arrays = [_addresses(tensors) for tensors in (indices, values, given[3 : 3 + depth], given[3 + depth :])]
     layer = native.HighwayBackward(
         steps=steps,

@@ -25,6 +25,9 @@ WIDEST = 64
 """Columns of the widest panel, and how many panels of scores the loss keeps; both as in the kernels."""
 PANELS_AT_ONCE = 4
 
+ALIGNMENT = 16
+"""Floats of a cache line."""
+
 CELLS = {"lstm": 0, "gru": 1, "rnn_tanh": 2, "rnn_relu": 3}
 
 _pointer = ctypes.c_void_p
@@ -188,6 +191,19 @@ def panel_floats(columns: int, features: int) -> int:
 
 
 _scratch = threading.local()
+
+
+def workspace(*sizes: int) -> list[Tensor]:
+    """Memory to work in, for one call of an operator: pieces of so many floats.
+
+    The same for every call of a thread: memory that is asked for anew has to be given out by the system, page by page.
+    """
+    rounded = [ALIGNMENT * math.ceil(size / ALIGNMENT) for size in sizes]
+    memory: Tensor | None = getattr(_scratch, "work", None)
+    if memory is None or len(memory) < sum(rounded):
+        memory = _scratch.work = torch.empty(sum(rounded))
+    pieces = memory[: sum(rounded)].split(rounded)
+    return [piece[:size] for piece, size in zip(pieces, sizes, strict=True)]
 
 
 def transposed_scratch(values: Tensor) -> Tensor:

@@ -23,11 +23,6 @@ def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
     return torch.library.custom_op(f"selfish_rnn::{name}", mutates_args=(), device_types="cpu")
 
 
-def floats(count: int) -> Tensor:
-    """Memory to work in."""
-    return torch.empty(count, dtype=torch.float32)
-
-
 def contiguous(*tensors: Tensor) -> list[Tensor]:
     """Tensors as the kernels take them."""
     for tensor in tensors:
@@ -55,7 +50,7 @@ def linear(x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, rows: 
     n = x.numel() // columns
     y = x.new_empty(*x.shape[:-1], rows)
     if n:
-        work = floats(panel_floats(n, columns) if n > 1 else 0)
+        (work,) = native.workspace(panel_floats(n, columns) if n > 1 else 0)
         native.library().selfish_linear(
             address(index), address(values), address(bias), address(x), n, address(y), address(work)
         )
@@ -79,7 +74,7 @@ def linear_backward(
     found = _linear_gradients(x, gradient, values, needs)
     if n == 0:
         return tuple(tensor.zero_() for tensor in found)  # type: ignore[return-value]
-    work = floats(panel_floats(n, rows + columns))
+    (work,) = native.workspace(panel_floats(n, rows + columns))
     scratch = native.transposed_scratch(values) if needs[0] else None
     given = [address(tensor) if need else None for tensor, need in zip(found, needs, strict=True)]
     native.library().selfish_linear_backward(
@@ -193,7 +188,7 @@ def cross_entropy(
     if n == 0:
         return x.new_tensor(torch.nan), *(tensor.zero_() for tensor in found)  # type: ignore[return-value]
     panels = min(-(-n // native.WIDEST), native.PANELS_AT_ONCE)
-    work = floats(panels * native.WIDEST * (rows + columns))
+    (work,) = native.workspace(panels * native.WIDEST * (rows + columns))
     scratch = native.transposed_scratch(values) if gradients else None
     given = [address(tensor) if gradients else None for tensor in found]
     loss = native.library().selfish_cross_entropy(

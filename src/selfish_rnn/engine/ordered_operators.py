@@ -13,7 +13,7 @@ from selfish_rnn.engine.checks import check_shape, check_weight
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.highway_operators import check_gates, check_window
 from selfish_rnn.engine.native import address, panel_floats
-from selfish_rnn.engine.operators import contiguous, contiguous_if, floats, operator
+from selfish_rnn.engine.operators import contiguous, contiguous_if, operator
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.recurrent_operators import panel_rows
 
@@ -88,7 +88,7 @@ def ordered_neurons(
     check_shape("bias", bias, lines)
     results = _results(x, h, chunk, keep)
     y, c_last, input_distance, forget_distance, gates, masters, states, memories, h_panels = results
-    x_panels = floats(panel_floats(steps * batch, inputs))
+    (x_panels,) = native.workspace(panel_floats(steps * batch, inputs))
     layer = native.OrderedForward(
         steps=steps,
         batch=batch,
@@ -160,8 +160,10 @@ def ordered_neurons_backward(
         address(tensor) if need else None for tensor, need in zip(found, needs, strict=True)
     )
     step = panel_floats(batch, 1)
-    x_panels, d_panels = (floats(panel_floats(steps * batch, count)) for count in (inputs, lines))
-    work = [floats(step * count) for count in (lines, 2 * hidden, hidden, hidden)]
+    x_panels, d_panels, *work = native.workspace(
+        *(panel_floats(steps * batch, count) for count in (inputs, lines)),
+        *(step * count for count in (lines, 2 * hidden, hidden, hidden)),
+    )
     larger = input_values if len(input_values) > len(recurrent_values) else recurrent_values
     layer = native.OrderedBackward(
         steps=steps,

@@ -13,7 +13,7 @@ from selfish_rnn.engine import native
 from selfish_rnn.engine.checks import check_shape, check_weight
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.native import CELLS, address, panel_floats
-from selfish_rnn.engine.operators import contiguous, contiguous_if, floats, operator
+from selfish_rnn.engine.operators import contiguous, contiguous_if, operator
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
@@ -66,8 +66,9 @@ def recurrent_layer(
         bias, recurrent_bias = (recurrent_bias if bias is None else bias + recurrent_bias), None
     y, h_last, c_last = x.new_empty(steps, batch, hidden), torch.empty_like(h), torch.empty_like(c)
     kept = _kept(x, hidden, cell, keep)
-    x_panels = floats(panel_floats(steps * batch, inputs))
-    apart = floats(panel_floats(batch, hidden) * GATES[cell] if cell == "gru" else 0)
+    x_panels, apart = native.workspace(
+        panel_floats(steps * batch, inputs), panel_floats(batch, hidden) * GATES[cell] if cell == "gru" else 0
+    )
     layer = native.LayerForward(
         cell=CELLS[cell],
         steps=steps,
@@ -140,10 +141,16 @@ def recurrent_layer_backward(
     wide = functools.partial(panel_floats, steps * batch)
     step = panel_floats(batch, hidden)
     gates = GATES[cell]
-    d_input_panels = floats(wide(gates * hidden))
-    d_recurrent_panels = floats(wide(gates * hidden)) if cell == "gru" else None
-    x_panels = floats(wide(inputs))
-    work = [floats(2 * gates * step), floats(2 * gates * step if cell == "gru" else 0), floats(step), floats(step)]
+    apart = 1 if cell == "gru" else 0
+    x_panels, d_input_panels, d_recurrent_panels, *work = native.workspace(
+        wide(inputs),
+        wide(gates * hidden),
+        apart * wide(gates * hidden),
+        2 * gates * step,
+        apart * 2 * gates * step,
+        step,
+        step,
+    )
     larger = input_values if len(input_values) > len(recurrent_values) else recurrent_values
     scratch = native.transposed_scratch(larger)
     dx, dh, dc, d_input, d_recurrent, dbias, d_recurrent_bias = (
@@ -187,16 +194,16 @@ def recurrent_layer_backward(
     if is_collecting(input_index):
         collect(input_index, x, panel_rows(d_input_panels, steps * batch, gates * hidden))
     if is_collecting(recurrent_index):
-        d_panels = d_input_panels if d_recurrent_panels is None else d_recurrent_panels
+        d_panels = d_recurrent_panels if apart else d_input_panels
         before = panel_rows(kept[4], steps * batch, hidden)
         collect(recurrent_index, before, panel_rows(d_panels, steps * batch, gates * hidden))
     return found  # type: ignore[return-value]
 
 
 def panel_rows(panels: Tensor, columns: int, features: int) -> Tensor:
-    """Panels as columns (tokens) x features."""
+    """Panels as columns (tokens) x features, in memory of their own."""
     width = panel_floats(columns, 1) // -(-columns // native.WIDEST)
-    return panels.view(-1, features, width).transpose(1, 2).reshape(-1, features)[:columns]
+    return panels.view(-1, features, width).transpose(1, 2).reshape(-1, features)[:columns].clone()
 
 
 def _layer_gradients(

@@ -20,19 +20,29 @@ struct Softmax {
     std::fill(total, total + kWidest, 0.f);
   }
 
-  void include(const float* scores, int64_t lines, int width) {
-    constexpr int64_t kLines = 64;  // read twice, from the innermost cache the second time
-    for (int64_t first = 0; first < lines; first += kLines) {
-      const int64_t stop = std::min(lines, first + kLines);
-      for (int at = 0; at < width; at += 8) {
-        V8 top = load<V8>(largest + at), before = top, sum_here = load<V8>(total + at);
-        for (int64_t line = first; line < stop; ++line) top = larger(load<V8>(scores + line * width + at), top);
-        sum_here *= exponential(before - top);
-        for (int64_t line = first; line < stop; ++line)
-          sum_here += exponential(load<V8>(scores + line * width + at) - top);
-        store<V8>(largest + at, top);
-        store<V8>(total + at, sum_here);
+  // Puts e^(score - largest) in the place of every score: its gradient is then a product away.
+  void exponentiate(float* scores, int64_t lines, int width) {
+    int at = 0;
+    for (; at + 16 <= width; at += 16) exponentiate_columns<2>(scores + at, lines, width, at);  // a whole cache line
+    if (at < width) exponentiate_columns<1>(scores + at, lines, width, at);
+  }
+
+  template <int N>
+  void exponentiate_columns(float* scores, int64_t lines, int width, int at) {
+    V8 top[N], sum_here[N] = {};
+    SELFISH_UNROLL for (int i = 0; i < N; ++i) top[i] = load<V8>(largest + at + 8 * i);
+    for (int64_t line = 0; line < lines; ++line)
+      SELFISH_UNROLL for (int i = 0; i < N; ++i) top[i] = larger(load<V8>(scores + line * width + 8 * i), top[i]);
+    for (int64_t line = 0; line < lines; ++line)
+      SELFISH_UNROLL for (int i = 0; i < N; ++i) {
+        float* here = scores + line * width + 8 * i;
+        const V8 power = exponential(load<V8>(here) - top[i]);
+        store<V8>(here, power);
+        sum_here[i] += power;
       }
+    SELFISH_UNROLL for (int i = 0; i < N; ++i) {
+      store<V8>(largest + at + 8 * i, top[i]);
+      store<V8>(total + at + 8 * i, sum_here[i]);
     }
   }
 
@@ -70,6 +80,7 @@ inline double cross_entropy(const Packed& packed, const float* values, const flo
     all_from_rows(x + first_token * columns, columns, panels, x_panels);
 
     std::vector<Softmax> parts(groups.count * panels.count);
+    std::vector<float> target_score(panels.count * width);
 #pragma omp parallel for collapse(2) schedule(dynamic, 1)
     for (int group = 0; group < groups.count; ++group)
       for (int panel = 0; panel < panels.count; ++panel) {
@@ -82,20 +93,25 @@ inline double cross_entropy(const Packed& packed, const float* values, const flo
             multiply(width, packed.tile(row_tile, column_tile), values,
                      x_panels + (panel * columns + packed.first_column(column_tile)) * width,
                      piece + (packed.first_row(row_tile) - first) * width);
-        parts[group * panels.count + panel].include(piece, lines, width);
+        for (int at = 0; at < panels.filled(panel); ++at) {
+          const int64_t line = targets[first_token + panels.first(panel) + at] - first;
+          if (line >= 0 && line < lines) target_score[panel * width + at] = piece[line * width + at];
+        }
+        parts[group * panels.count + panel].exponentiate(piece, lines, width);
       }
 
-    for (int group = 1; group < groups.count; ++group)
-      for (int panel = 0; panel < panels.count; ++panel) parts[panel].join(parts[group * panels.count + panel], width);
+    // Over all rows, and what makes a gradient of a power.
+    std::vector<Softmax> whole(panels.count);
     for (int panel = 0; panel < panels.count; ++panel) {
-      Softmax& softmax = parts[panel];
-      for (int at = 0; at < panels.filled(panel); ++at) {
-        const int64_t target = targets[first_token + panels.first(panel) + at];
-        const double score = scores[(panel * rows + target) * width + at];
-        loss -= score - softmax.largest[at] - std::log(static_cast<double>(softmax.total[at]));
-        softmax.total[at] = 1.f / (softmax.total[at] * static_cast<float>(n));  // from here on a factor
+      Softmax& softmax = whole[panel];
+      for (int group = 0; group < groups.count; ++group) softmax.join(parts[group * panels.count + panel], width);
+      for (int at = 0; at < width; ++at) {
+        const bool filled = at < panels.filled(panel);
+        if (filled)
+          loss -= target_score[panel * width + at] - softmax.largest[at] -
+                  std::log(static_cast<double>(softmax.total[at]));
+        softmax.total[at] = filled ? 1.f / (softmax.total[at] * static_cast<float>(n)) : 0.f;
       }
-      for (int at = panels.filled(panel); at < width; ++at) softmax.total[at] = 0.f;
     }
     if (x_gradient == nullptr) continue;
 
@@ -104,13 +120,16 @@ inline double cross_entropy(const Packed& packed, const float* values, const flo
       const int64_t first = packed.first_row(groups.first(group)), stop = packed.first_row(groups.stop(group));
       if (begin == 0) std::fill(bias_gradient + first, bias_gradient + stop, 0.f);
       for (int panel = 0; panel < panels.count; ++panel) {
-        const Softmax& softmax = parts[panel];
+        float factor[kWidest];
+        for (int at = 0; at < width; at += 8)
+          store<V8>(factor + at, exponential(load<V8>(parts[group * panels.count + panel].largest + at) -
+                                             load<V8>(whole[panel].largest + at)) *
+                                     load<V8>(whole[panel].total + at));
         for (int64_t row = first; row < stop; ++row) {
           float* line = scores + (panel * rows + row) * width;
           V8 total{};
           for (int at = 0; at < width; at += 8) {
-            const V8 gradient =
-                exponential(load<V8>(line + at) - load<V8>(softmax.largest + at)) * load<V8>(softmax.total + at);
+            const V8 gradient = load<V8>(line + at) * load<V8>(factor + at);
             store<V8>(line + at, gradient);
             total += gradient;
           }

@@ -40,7 +40,7 @@ struct Tile {
   const Entry* entries;
   int count;
   const uint8_t* local;  // for each weight: its column in the tile (transposed: its row)
-  int64_t start;         // of its values
+  int64_t start, stop;   // of its values
 };
 
 struct Packed {
@@ -83,12 +83,12 @@ struct Packed {
   Tile tile(int row_tile, int column_tile) const {
     const int index = row_tile * column_tiles() + column_tile;
     return {entries + entry_start[index], entry_start[index + 1] - entry_start[index], column + value_start[index],
-            value_start[index]};
+            value_start[index], value_start[index + 1]};
   }
   Tile tile_t(int row_tile, int column_tile) const {
     const int index = row_tile * column_tiles() + column_tile;
     return {entries_t + entry_start_t[index], entry_start_t[index + 1] - entry_start_t[index],
-            row_t + value_start[index], value_start[index]};
+            row_t + value_start[index], value_start[index], value_start[index + 1]};
   }
 };
 

@@ -113,10 +113,16 @@ SELFISH_INLINE V8 inner_products(const uint8_t* local, const float* x, const flo
   return sums(sum);
 }
 
+// Added to the gradient; as eight, the rest of them zeros, unless that would reach beyond the tile's values.
 template <int N, int Count>
-SELFISH_INLINE void add_inner_products(float* gradient, const uint8_t* local, const float* x, const float* d) {
+SELFISH_INLINE void add_inner_products(float* gradient, const float* stop, const uint8_t* local, const float* x,
+                                       const float* d) {
   const V8 found = inner_products<N, Count>(local, x, d);
-  SELFISH_UNROLL for (int i = 0; i < Count; ++i) gradient[i] += found[i];
+  if (Count == 8 || gradient + 8 <= stop) {
+    store<V8>(gradient, load<V8>(gradient) + found);
+  } else {
+    for (int i = 0; i < Count; ++i) gradient[i] += found[i];
+  }
 }
 
 // gradient += (d x^T at the weights of one tile); x and d point to the tile's first column and row in their panels.
@@ -125,21 +131,21 @@ inline void correlate_tile(const Tile& tile, float* gradients, const float* x, c
   constexpr int kWidth = 8 * N;
   const uint8_t* local = tile.local;
   float* gradient = gradients + tile.start;
+  const float* stop = gradients + tile.stop;
   for (int entry = 0; entry < tile.count; ++entry) {
     const float* row = d + tile.entries[entry].line * kWidth;
     fetch<kWidth>(d + tile.entries[entry + kAhead].line * kWidth);
     const int length = tile.entries[entry].count_less + 1;
     int at = 0;
-    for (; at + 8 <= length; at += 8)
-      store<V8>(gradient + at, load<V8>(gradient + at) + inner_products<N, 8>(local + at, x, row));
+    for (; at + 8 <= length; at += 8) add_inner_products<N, 8>(gradient + at, stop, local + at, x, row);
     switch (length - at) {
-      case 1: add_inner_products<N, 1>(gradient + at, local + at, x, row); break;
-      case 2: add_inner_products<N, 2>(gradient + at, local + at, x, row); break;
-      case 3: add_inner_products<N, 3>(gradient + at, local + at, x, row); break;
-      case 4: add_inner_products<N, 4>(gradient + at, local + at, x, row); break;
-      case 5: add_inner_products<N, 5>(gradient + at, local + at, x, row); break;
-      case 6: add_inner_products<N, 6>(gradient + at, local + at, x, row); break;
-      case 7: add_inner_products<N, 7>(gradient + at, local + at, x, row); break;
+      case 1: add_inner_products<N, 1>(gradient + at, stop, local + at, x, row); break;
+      case 2: add_inner_products<N, 2>(gradient + at, stop, local + at, x, row); break;
+      case 3: add_inner_products<N, 3>(gradient + at, stop, local + at, x, row); break;
+      case 4: add_inner_products<N, 4>(gradient + at, stop, local + at, x, row); break;
+      case 5: add_inner_products<N, 5>(gradient + at, stop, local + at, x, row); break;
+      case 6: add_inner_products<N, 6>(gradient + at, stop, local + at, x, row); break;
+      case 7: add_inner_products<N, 7>(gradient + at, stop, local + at, x, row); break;
       default: break;
     }
     local += length, gradient += length;
