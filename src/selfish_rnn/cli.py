@@ -260,7 +260,7 @@ def _execute(run: Run) -> None:
         trainer = run.trainer(watcher)
         if trainer.position.finished:
             console.print(f"The run in {path} is finished; this is what it came to.", markup=False, soft_wrap=True)
-        show_start(console, run.experiment, trainer, path)
+        show_start(console, trainer.experiment, trainer, path)
         for note in run.notes:
             console.print(note, markup=False, soft_wrap=True)
         if isinstance(watcher, contextlib.AbstractContextManager):

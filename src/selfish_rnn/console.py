@@ -125,7 +125,7 @@ def show_start(console: Console, experiment: Experiment, watched: Any, folder: P
         f"method {_method_text(experiment)}, optimizer {experiment.optimizer.name}; "
         f"{sparsifier.active_weights:,} of {sparsifier.total_weights:,} weights exist "
         f"(sparsity {100 * (1 - sparsifier.active_weights / sparsifier.total_weights):.0f} %); "
-        f"engine {watched.experiment.engine}",
+        f"engine {experiment.engine}",
         highlight=False,
         soft_wrap=True,
     )
