@@ -202,7 +202,7 @@ def workspace(*sizes: int) -> list[Tensor]:
     memory: Tensor | None = getattr(_scratch, "work", None)
     if memory is None or len(memory) < sum(rounded):
         memory = _scratch.work = torch.empty(sum(rounded))
-    pieces = torch.split(memory[: sum(rounded)], rounded)  # type: ignore[no-untyped-call]
+    pieces = torch.split(memory[: sum(rounded)], rounded)
     return [piece[:size] for piece, size in zip(pieces, sizes, strict=True)]
 
 
