@@ -88,7 +88,7 @@ def test_a_quickstart_is_the_same_run_in_both_engines_to_rounding(tmp_path: Path
     """Of its own size, rewired often.
 
     Among half a million weights there are always a few so close to each other that rounding decides which one goes;
-    from there on two runs part, as they do with another number of threads.
+    from there on two runs part.
     """
     settings, _ = read_preset("quickstart")
     changes: dict[str, Any] = {"train_tokens": 6000, "epochs": 1, "rewire_every": 12, "threads": 1}
