@@ -100,45 +100,37 @@ def highway(
     step = panel_floats(batch, hidden) if mask is not None else 0
     work = native.workspace(panel_floats(steps * batch, inputs), step, 2 * step)
     arrays = [_addresses(tensors) for tensors in (indices, values, biases)]
-    layer = native.HighwayForward(
+    native.run(
+        "selfish_highway_forward",
+        native.HighwayForward,
         steps=steps,
         batch=batch,
         hidden=hidden,
         depth=depth,
         keep=keep,
-        input_index=address(input_index),
-        input_values=address(input_values),
+        input_index=input_index,
+        input_values=input_values,
         recurrent_index=ctypes.addressof(arrays[0]),
         recurrent_values=ctypes.addressof(arrays[1]),
         biases=ctypes.addressof(arrays[2]),
-        x=address(x),
-        h_first=address(h),
-        mask=address(mask),
-        y=address(y),
-        gates=address(kept[0]),
-        later_gates=address(kept[1]),
-        states=address(kept[2]),
-        h_panels=address(kept[3]),
-        x_panels=address(work[0]),
-        mask_panels=address(work[1]),
-        masked=address(work[2]),
+        x=x,
+        h_first=h,
+        mask=mask,
+        y=y,
+        gates=kept[0],
+        later_gates=kept[1],
+        states=kept[2],
+        h_panels=kept[3],
+        x_panels=work[0],
+        mask_panels=work[1],
+        masked=work[2],
     )
-    native.library().selfish_highway_forward(ctypes.addressof(layer))
     return y, *kept
 
 
 @highway.register_fake
-def _(
-    x: Tensor,
-    h: Tensor,
-    mask: Tensor | None,
-    input_values: Tensor,
-    input_index: Tensor,
-    values: list[Tensor],
-    indices: list[Tensor],
-    biases: list[Tensor],
-    keep: bool,
-) -> tuple[Tensor, ...]:
+def _(x: Tensor, h: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    *_, values, _, _, keep = rest
     return x.new_empty(*x.shape[:2], h.shape[-1]), *_kept(x, h.shape[-1], len(values), keep)
 
 
@@ -180,36 +172,37 @@ def highway_backward(
         masked,
     )
     arrays = [_addresses(tensors) for tensors in (indices, values, given[3 : 3 + depth], given[3 + depth :])]
-    layer = native.HighwayBackward(
+    native.run(
+        "selfish_highway_backward",
+        native.HighwayBackward,
         steps=steps,
         batch=batch,
         hidden=hidden,
         depth=depth,
-        input_index=address(input_index),
-        input_values=address(input_values),
+        input_index=input_index,
+        input_values=input_values,
         recurrent_index=ctypes.addressof(arrays[0]),
         recurrent_values=ctypes.addressof(arrays[1]),
-        x=address(x),
-        mask=address(mask),
-        gates=address(kept[0]),
-        later_gates=address(kept[1]),
-        states=address(kept[2]),
-        h_panels=address(kept[3]),
-        dy=address(dy),
-        dx=address(given[0]),
-        dh_first=address(given[1]),
-        input_gradients=address(given[2]),
+        x=x,
+        mask=mask,
+        gates=kept[0],
+        later_gates=kept[1],
+        states=kept[2],
+        h_panels=kept[3],
+        dy=dy,
+        dx=given[0],
+        dh_first=given[1],
+        input_gradients=given[2],
         recurrent_gradients=ctypes.addressof(arrays[2]),
         bias_gradients=ctypes.addressof(arrays[3]),
-        values_t=address(scratch),
-        x_panels=address(work[0]),
-        d_panels=address(d_panels),
-        d_gates=address(work[1]),
-        d_state=address(work[2]),
-        d_through=address(work[3]),
-        mask_panels=address(work[4]),
+        values_t=scratch,
+        x_panels=work[0],
+        d_panels=d_panels,
+        d_gates=work[1],
+        d_state=work[2],
+        d_through=work[3],
+        mask_panels=work[4],
     )
-    native.library().selfish_highway_backward(ctypes.addressof(layer))
     d_levels, seen = d_panels.chunk(depth), kept[3].chunk(depth)
     if is_collecting(input_index):
         collect(input_index, x, panel_rows(d_levels[0], steps * batch, 2 * hidden))
@@ -230,17 +223,8 @@ def _highway_gradients(
 
 
 @highway_backward.register_fake
-def _(
-    x: Tensor,
-    mask: Tensor | None,
-    input_values: Tensor,
-    input_index: Tensor,
-    values: list[Tensor],
-    indices: list[Tensor],
-    kept: list[Tensor],
-    dy: Tensor,
-    needs: list[bool],
-) -> list[Tensor]:
+def _(x: Tensor, *rest: Any) -> list[Tensor]:
+    _, input_values, _, values, *_, dy, needs = rest
     return _highway_gradients(x, input_values, values, dy, needs)
 
 

@@ -183,6 +183,13 @@ def header(index: Tensor) -> IndexHeader:
     return IndexHeader.from_address(index.data_ptr())
 
 
+def run(function: str, structure: type[ctypes.Structure], **fields: Tensor | int | None) -> None:
+    """Call a function of the library that takes a structure: numbers, and of tensors where they lie."""
+    places = {name: address(value) if isinstance(value, Tensor) else value for name, value in fields.items()}
+    filled = structure(**places)
+    getattr(library(), function)(ctypes.addressof(filled))
+
+
 def panel_floats(columns: int, features: int) -> int:
     """How many floats ``columns`` columns (tokens) of so many features take as panels."""
     count = math.ceil(columns / WIDEST)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from selfish_rnn.engine import native
 from selfish_rnn.engine.checks import check_shape, check_weight
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.highway_operators import check_gates, check_window
-from selfish_rnn.engine.native import address, panel_floats
+from selfish_rnn.engine.native import panel_floats
 from selfish_rnn.engine.operators import contiguous, contiguous_if, operator
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.recurrent_operators import panel_rows
@@ -89,47 +88,38 @@ def ordered_neurons(
     results = _results(x, h, chunk, keep)
     y, c_last, input_distance, forget_distance, gates, masters, states, memories, h_panels = results
     (x_panels,) = native.workspace(panel_floats(steps * batch, inputs))
-    layer = native.OrderedForward(
+    native.run(
+        "selfish_ordered_forward",
+        native.OrderedForward,
         steps=steps,
         batch=batch,
         hidden=hidden,
         chunk=chunk,
-        input_index=address(input_index),
-        input_values=address(input_values),
-        recurrent_index=address(recurrent_index),
-        recurrent_values=address(recurrent_values),
-        bias=address(bias),
-        x=address(x),
-        h_first=address(h),
-        c_first=address(c),
-        y=address(y),
-        c_last=address(c_last),
-        input_distance=address(input_distance),
-        forget_distance=address(forget_distance),
-        gates=address(gates),
-        masters=address(masters),
-        states=address(states),
-        memories=address(memories),
-        h_panels=address(h_panels) if keep else None,
-        x_panels=address(x_panels),
+        input_index=input_index,
+        input_values=input_values,
+        recurrent_index=recurrent_index,
+        recurrent_values=recurrent_values,
+        bias=bias,
+        x=x,
+        h_first=h,
+        c_first=c,
+        y=y,
+        c_last=c_last,
+        input_distance=input_distance,
+        forget_distance=forget_distance,
+        gates=gates,
+        masters=masters,
+        states=states,
+        memories=memories,
+        h_panels=h_panels if keep else None,
+        x_panels=x_panels,
     )
-    native.library().selfish_ordered_forward(ctypes.addressof(layer))
     return results  # type: ignore[return-value]
 
 
 @ordered_neurons.register_fake
-def _(
-    x: Tensor,
-    h: Tensor,
-    c: Tensor,
-    input_values: Tensor,
-    input_index: Tensor,
-    recurrent_values: Tensor,
-    recurrent_index: Tensor,
-    bias: Tensor,
-    chunk: int,
-    keep: bool,
-) -> tuple[Tensor, ...]:
+def _(x: Tensor, h: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    *_, chunk, keep = rest
     return _results(x, h, chunk, keep)
 
 
@@ -157,7 +147,7 @@ def ordered_neurons_backward(
     check_weight(recurrent_values, recurrent_index, lines, hidden)
     found = _gradients(x, input_values, recurrent_values, dy, chunk, needs)
     dx, dh, dc, d_input, d_recurrent, dbias = (
-        address(tensor) if need else None for tensor, need in zip(found, needs, strict=True)
+        tensor if need else None for tensor, need in zip(found, needs, strict=True)
     )
     step = panel_floats(batch, 1)
     x_panels, d_panels, *work = native.workspace(
@@ -165,37 +155,38 @@ def ordered_neurons_backward(
         *(step * count for count in (lines, 2 * hidden, hidden, hidden)),
     )
     larger = input_values if len(input_values) > len(recurrent_values) else recurrent_values
-    layer = native.OrderedBackward(
+    native.run(
+        "selfish_ordered_backward",
+        native.OrderedBackward,
         steps=steps,
         batch=batch,
         hidden=hidden,
         chunk=chunk,
-        input_index=address(input_index),
-        input_values=address(input_values),
-        recurrent_index=address(recurrent_index),
-        recurrent_values=address(recurrent_values),
-        x=address(x),
-        gates=address(kept[0]),
-        masters=address(kept[1]),
-        memories=address(kept[2]),
-        h_panels=address(kept[3]),
-        dy=address(dy),
-        dc_last=address(dc_last),
+        input_index=input_index,
+        input_values=input_values,
+        recurrent_index=recurrent_index,
+        recurrent_values=recurrent_values,
+        x=x,
+        gates=kept[0],
+        masters=kept[1],
+        memories=kept[2],
+        h_panels=kept[3],
+        dy=dy,
+        dc_last=dc_last,
         dx=dx,
         dh_first=dh,
         dc_first=dc,
         input_gradients=d_input,
         recurrent_gradients=d_recurrent,
         bias_gradient=dbias,
-        values_t=address(native.transposed_scratch(larger)),
-        x_panels=address(x_panels),
-        d_panels=address(d_panels),
-        d_gates=address(work[0]),
-        d_masters=address(work[1]),
-        d_state=address(work[2]),
-        d_memory=address(work[3]),
+        values_t=native.transposed_scratch(larger),
+        x_panels=x_panels,
+        d_panels=d_panels,
+        d_gates=work[0],
+        d_masters=work[1],
+        d_state=work[2],
+        d_memory=work[3],
     )
-    native.library().selfish_ordered_backward(ctypes.addressof(layer))
     if is_collecting(input_index):
         collect(input_index, x, panel_rows(d_panels, steps * batch, lines))
     if is_collecting(recurrent_index):
@@ -214,18 +205,8 @@ def _gradients(
 
 
 @ordered_neurons_backward.register_fake
-def _(
-    x: Tensor,
-    input_values: Tensor,
-    input_index: Tensor,
-    recurrent_values: Tensor,
-    recurrent_index: Tensor,
-    kept: list[Tensor],
-    dy: Tensor,
-    dc_last: Tensor | None,
-    chunk: int,
-    needs: list[bool],
-) -> tuple[Tensor, ...]:
+def _(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    input_values, _, recurrent_values, *_, dy, _, chunk, needs = rest
     return _gradients(x, input_values, recurrent_values, dy, chunk, needs)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor
 from selfish_rnn.engine import native
 from selfish_rnn.engine.checks import check_shape, check_weight
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
-from selfish_rnn.engine.native import CELLS, address, panel_floats
+from selfish_rnn.engine.native import CELLS, panel_floats
 from selfish_rnn.engine.operators import contiguous, contiguous_if, operator
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
@@ -69,49 +68,39 @@ def recurrent_layer(
     x_panels, apart = native.workspace(
         panel_floats(steps * batch, inputs), panel_floats(batch, hidden) * GATES[cell] if cell == "gru" else 0
     )
-    layer = native.LayerForward(
+    native.run(
+        "selfish_layer_forward",
+        native.LayerForward,
         cell=CELLS[cell],
         steps=steps,
         batch=batch,
         hidden=hidden,
-        input_index=address(input_index),
-        input_values=address(input_values),
-        recurrent_index=address(recurrent_index),
-        recurrent_values=address(recurrent_values),
-        bias=address(bias),
-        recurrent_bias=address(recurrent_bias),
-        x=address(x),
-        h_first=address(h),
-        c_first=address(c),
-        y=address(y),
-        h_last=address(h_last),
-        c_last=address(c_last),
-        gates=address(kept[0]),
-        states=address(kept[1]),
-        memories=address(kept[2]),
-        extra=address(kept[3]),
-        h_panels=address(kept[4]) if keep else None,
-        x_panels=address(x_panels),
-        apart=address(apart),
+        input_index=input_index,
+        input_values=input_values,
+        recurrent_index=recurrent_index,
+        recurrent_values=recurrent_values,
+        bias=bias,
+        recurrent_bias=recurrent_bias,
+        x=x,
+        h_first=h,
+        c_first=c,
+        y=y,
+        h_last=h_last,
+        c_last=c_last,
+        gates=kept[0],
+        states=kept[1],
+        memories=kept[2],
+        extra=kept[3],
+        h_panels=kept[4] if keep else None,
+        x_panels=x_panels,
+        apart=apart,
     )
-    native.library().selfish_layer_forward(ctypes.addressof(layer))
     return y, h_last, c_last, *kept
 
 
 @recurrent_layer.register_fake
-def _(
-    x: Tensor,
-    h: Tensor,
-    c: Tensor,
-    input_values: Tensor,
-    input_index: Tensor,
-    recurrent_values: Tensor,
-    recurrent_index: Tensor,
-    bias: Tensor | None,
-    recurrent_bias: Tensor | None,
-    cell: str,
-    keep: bool,
-) -> tuple[Tensor, ...]:
+def _(x: Tensor, h: Tensor, c: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    *_, cell, keep = rest
     y = x.new_empty(*x.shape[:2], h.shape[-1])
     return y, torch.empty_like(h), torch.empty_like(c), *_kept(x, h.shape[-1], cell, keep)
 
@@ -154,26 +143,28 @@ def recurrent_layer_backward(
     larger = input_values if len(input_values) > len(recurrent_values) else recurrent_values
     scratch = native.transposed_scratch(larger)
     dx, dh, dc, d_input, d_recurrent, dbias, d_recurrent_bias = (
-        address(tensor) if need else None for tensor, need in zip(found, needs, strict=True)
+        tensor if need else None for tensor, need in zip(found, needs, strict=True)
     )
-    layer = native.LayerBackward(
+    native.run(
+        "selfish_layer_backward",
+        native.LayerBackward,
         cell=CELLS[cell],
         steps=steps,
         batch=batch,
         hidden=hidden,
-        input_index=address(input_index),
-        input_values=address(input_values),
-        recurrent_index=address(recurrent_index),
-        recurrent_values=address(recurrent_values),
-        x=address(x),
-        gates=address(kept[0]),
-        states=address(kept[1]),
-        memories=address(kept[2]),
-        extra=address(kept[3]),
-        h_panels=address(kept[4]),
-        dy=address(dy),
-        dh_last=address(dh_last),
-        dc_last=address(dc_last),
+        input_index=input_index,
+        input_values=input_values,
+        recurrent_index=recurrent_index,
+        recurrent_values=recurrent_values,
+        x=x,
+        gates=kept[0],
+        states=kept[1],
+        memories=kept[2],
+        extra=kept[3],
+        h_panels=kept[4],
+        dy=dy,
+        dh_last=dh_last,
+        dc_last=dc_last,
         dx=dx,
         dh_first=dh,
         dc_first=dc,
@@ -181,16 +172,15 @@ def recurrent_layer_backward(
         recurrent_gradients=d_recurrent,
         bias_gradient=dbias,
         recurrent_bias_gradient=d_recurrent_bias,
-        values_t=address(scratch),
-        x_panels=address(x_panels),
-        d_input_panels=address(d_input_panels),
-        d_recurrent_panels=address(d_recurrent_panels),
-        d_input=address(work[0]),
-        d_recurrent=address(work[1]),
-        d_state=address(work[2]),
-        d_memory=address(work[3]),
+        values_t=scratch,
+        x_panels=x_panels,
+        d_input_panels=d_input_panels,
+        d_recurrent_panels=d_recurrent_panels,
+        d_input=work[0],
+        d_recurrent=work[1],
+        d_state=work[2],
+        d_memory=work[3],
     )
-    native.library().selfish_layer_backward(ctypes.addressof(layer))
     if is_collecting(input_index):
         collect(input_index, x, panel_rows(d_input_panels, steps * batch, gates * hidden))
     if is_collecting(recurrent_index):
@@ -223,20 +213,8 @@ def _layer_gradients(
 
 
 @recurrent_layer_backward.register_fake
-def _(
-    x: Tensor,
-    input_values: Tensor,
-    input_index: Tensor,
-    recurrent_values: Tensor,
-    recurrent_index: Tensor,
-    kept: list[Tensor],
-    dy: Tensor,
-    dh_last: Tensor | None,
-    dc_last: Tensor | None,
-    cell: str,
-    hidden: int,
-    needs: list[bool],
-) -> tuple[Tensor, ...]:
+def _(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    input_values, _, recurrent_values, *_, cell, hidden, needs = rest
     return _layer_gradients(x, input_values, recurrent_values, cell, hidden, needs)
 
 
