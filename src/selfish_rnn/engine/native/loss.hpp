@@ -81,24 +81,16 @@ inline double cross_entropy(const Packed& packed, const float* values, const flo
 
     std::vector<Softmax> parts(groups.count * panels.count);
     std::vector<float> target_score(panels.count * width);
-#pragma omp parallel for collapse(2) schedule(dynamic, 1)
-    for (int group = 0; group < groups.count; ++group)
-      for (int panel = 0; panel < panels.count; ++panel) {
-        const int64_t first = packed.first_row(groups.first(group));
-        const int64_t lines = packed.first_row(groups.stop(group)) - first;
-        float* piece = scores + (panel * rows + first) * width;
-        fill_lines(piece, width, lines, bias == nullptr ? nullptr : bias + first);
-        for (int column_tile = 0; column_tile < packed.column_tiles(); ++column_tile)
-          for (int row_tile = groups.first(group); row_tile < groups.stop(group); ++row_tile)
-            multiply(width, packed.tile(row_tile, column_tile), values,
-                     x_panels + (panel * columns + packed.first_column(column_tile)) * width,
-                     piece + (packed.first_row(row_tile) - first) * width);
-        for (int at = 0; at < panels.filled(panel); ++at) {
-          const int64_t line = targets[first_token + panels.first(panel) + at] - first;
-          if (line >= 0 && line < lines) target_score[panel * width + at] = piece[line * width + at];
-        }
-        parts[group * panels.count + panel].exponentiate(piece, lines, width);
-      }
+    multiply_groups<false>(
+        packed, values, bias, x_panels, panels, groups,
+        [&](int64_t first, int64_t, int panel) { return scores + (panel * rows + first) * width; },
+        [&](int group, int64_t first, int64_t lines, int panel, float* piece) {
+          for (int at = 0; at < panels.filled(panel); ++at) {
+            const int64_t line = targets[first_token + panels.first(panel) + at] - first;
+            if (line >= 0 && line < lines) target_score[panel * width + at] = piece[line * width + at];
+          }
+          parts[group * panels.count + panel].exponentiate(piece, lines, width);
+        });
 
     // Over all rows, and what makes a gradient of a power.
     std::vector<Softmax> whole(panels.count);
@@ -143,8 +135,8 @@ inline double cross_entropy(const Packed& packed, const float* values, const flo
         }
       }
     }
-    multiply_transposed_panels(packed, values_t, scores, panels,
-                               RowsSink{x_gradient + first_token * columns, columns, panels});
+    multiply_panels<true>(packed, values_t, nullptr, scores, panels,
+                          RowsSink{x_gradient + first_token * columns, columns, panels});
     correlate_panels(packed, gradients, x_panels, scores, panels, begin == 0);
   }
   return loss / static_cast<double>(n);

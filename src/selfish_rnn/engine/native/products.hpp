@@ -120,48 +120,51 @@ inline void fill_lines(float* panel, int width, int64_t lines, const float* bias
   }
 }
 
-// W x for all panels; each piece of the result goes to sink(first row, rows, panel, piece) while it is in the cache.
-template <class Sink>
-inline void multiply_panels(const Packed& packed, const float* values, const float* bias, const float* x,
-                            const Panels& panels, Sink sink) {
-  const Groups groups(packed.row_tiles(), packed.rows(), panels.count);
+// A matrix seen from one of its sides: its rows, or its columns if it is transposed.
+template <bool Transposed>
+struct Side {
+  const Packed& packed;
+
+  int tiles() const { return Transposed ? packed.column_tiles() : packed.row_tiles(); }
+  int64_t first(int tile) const { return Transposed ? packed.first_column(tile) : packed.first_row(tile); }
+  int64_t lines() const { return Transposed ? packed.columns() : packed.rows(); }
+  Tile tile(int along, int across) const {
+    return Transposed ? packed.tile_t(across, along) : packed.tile(along, across);
+  }
+};
+
+// W x (or W^T x, the values in transposed order) for all panels. Each piece of the result is made where
+// place(first line, lines, panel) says, and goes to sink(group, first line, lines, panel, piece) while it is in the cache.
+template <bool Transposed, class Place, class Sink>
+inline void multiply_groups(const Packed& packed, const float* values, const float* bias, const float* x,
+                            const Panels& panels, const Groups& groups, Place place, Sink sink) {
+  const Side<Transposed> out{packed};
+  const Side<!Transposed> in{packed};
 #pragma omp parallel for collapse(2) schedule(dynamic, 1)
   for (int group = 0; group < groups.count; ++group)
     for (int panel = 0; panel < panels.count; ++panel) {
-      const int64_t first = packed.first_row(groups.first(group));
-      const int64_t lines = packed.first_row(groups.stop(group)) - first;
-      float* piece = scratch(lines * panels.width);
+      const int64_t first = out.first(groups.first(group)), lines = out.first(groups.stop(group)) - first;
+      float* piece = place(first, lines, panel);
       fill_lines(piece, panels.width, lines, bias == nullptr ? nullptr : bias + first);
-      for (int column_tile = 0; column_tile < packed.column_tiles(); ++column_tile) {
-        const float* from = x + (panel * packed.columns() + packed.first_column(column_tile)) * panels.width;
-        for (int row_tile = groups.first(group); row_tile < groups.stop(group); ++row_tile)
-          multiply(panels.width, packed.tile(row_tile, column_tile), values, from,
-                   piece + (packed.first_row(row_tile) - first) * panels.width);
+      for (int across = 0; across < in.tiles(); ++across) {
+        const float* from = x + (panel * in.lines() + in.first(across)) * panels.width;
+        for (int along = groups.first(group); along < groups.stop(group); ++along)
+          multiply(panels.width, out.tile(along, across), values, from,
+                   piece + (out.first(along) - first) * panels.width);
       }
-      sink(first, lines, panel, piece);
+      sink(group, first, lines, panel, piece);
     }
 }
 
-// W^T x for all panels, the values in transposed order.
-template <class Sink>
-inline void multiply_transposed_panels(const Packed& packed, const float* values_t, const float* x,
-                                       const Panels& panels, Sink sink) {
-  const Groups groups(packed.column_tiles(), packed.columns(), panels.count);
-#pragma omp parallel for collapse(2) schedule(dynamic, 1)
-  for (int group = 0; group < groups.count; ++group)
-    for (int panel = 0; panel < panels.count; ++panel) {
-      const int64_t first = packed.first_column(groups.first(group));
-      const int64_t lines = packed.first_column(groups.stop(group)) - first;
-      float* piece = scratch(lines * panels.width);
-      fill_lines(piece, panels.width, lines, nullptr);
-      for (int row_tile = 0; row_tile < packed.row_tiles(); ++row_tile) {
-        const float* from = x + (panel * packed.rows() + packed.first_row(row_tile)) * panels.width;
-        for (int column_tile = groups.first(group); column_tile < groups.stop(group); ++column_tile)
-          multiply(panels.width, packed.tile_t(row_tile, column_tile), values_t, from,
-                   piece + (packed.first_column(column_tile) - first) * panels.width);
-      }
-      sink(first, lines, panel, piece);
-    }
+// The same with pieces in memory of the threads, for a sink(first line, lines, panel, piece).
+template <bool Transposed, class Sink>
+inline void multiply_panels(const Packed& packed, const float* values, const float* bias, const float* x,
+                            const Panels& panels, Sink sink) {
+  const Side<Transposed> out{packed};
+  multiply_groups<Transposed>(
+      packed, values, bias, x, panels, Groups(out.tiles(), out.lines(), panels.count),
+      [&](int64_t, int64_t lines, int) { return scratch(lines * panels.width); },
+      [&](int, int64_t first, int64_t lines, int panel, const float* piece) { sink(first, lines, panel, piece); });
 }
 
 // gradient (+)= d x^T at the existing weights.
@@ -227,7 +230,7 @@ inline void linear(const Packed& packed, const float* values, const float* bias,
     all_from_rows(x, packed.columns(), panels, work);
     from = work;
   }
-  multiply_panels(packed, values, bias, from, panels, RowsSink{y, packed.rows(), panels});
+  multiply_panels<false>(packed, values, bias, from, panels, RowsSink{y, packed.rows(), panels});
 }
 
 // What a layer passes back: x_gradient = d W (if wanted), gradients (if wanted), bias_gradient (if wanted).
@@ -240,7 +243,7 @@ inline void linear_backward(const Packed& packed, const float* values, const flo
   all_from_rows(d, packed.rows(), panels, d_panels);
   if (x_gradient != nullptr) {
     transpose_values(packed, values, values_t);
-    multiply_transposed_panels(packed, values_t, d_panels, panels, RowsSink{x_gradient, packed.columns(), panels});
+    multiply_panels<true>(packed, values_t, nullptr, d_panels, panels, RowsSink{x_gradient, packed.columns(), panels});
   }
   if (gradients != nullptr) {
     all_from_rows(x, packed.columns(), panels, x_panels);

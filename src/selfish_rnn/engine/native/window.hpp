@@ -84,7 +84,7 @@ inline void project_inputs(const Packed& inputs, const float* values, const floa
     x = x_panels;
   }
   const int width = layout.panels.width;
-  multiply_panels(inputs, values, bias, x, wide, [&](int64_t first, int64_t rows, int panel, const float* piece) {
+  multiply_panels<false>(inputs, values, bias, x, wide, [&](int64_t first, int64_t rows, int panel, const float* piece) {
     each_run(wide, panel, layout, [&](int at, int64_t step, int part, int column, int count) {
       float* to = place(step, part) + first * width + column;
       for (int64_t row = 0; row < rows; ++row) copy_run(to + row * width, piece + row * wide.width + at, count);
@@ -98,7 +98,7 @@ inline void inputs_backward(const Packed& inputs, const float* values, const flo
                             float* x_panels) {
   if (x_gradient != nullptr) {
     transpose_values(inputs, values, values_t);
-    multiply_transposed_panels(inputs, values_t, d_panels, wide, RowsSink{x_gradient, inputs.columns(), wide});
+    multiply_panels<true>(inputs, values_t, nullptr, d_panels, wide, RowsSink{x_gradient, inputs.columns(), wide});
   }
   if (gradients != nullptr) {
     all_from_rows(x, inputs.columns(), wide, x_panels);
