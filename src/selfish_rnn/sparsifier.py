@@ -17,7 +17,7 @@ from selfish_rnn.binding import Binding, held, refuse_bound
 from selfish_rnn.selection import Selector, choose_weights
 from selfish_rnn.signals import Signals
 from selfish_rnn.sparse_weight import MaskedWeight, SparseWeight, topology_table
-from selfish_rnn.topology import ALLOCATIONS, METHODS, SCHEDULES, SMALL_DENSE, Method, Topology, prune, rewire
+from selfish_rnn.topology import ALLOCATIONS, METHODS, SCHEDULES, SMALL_DENSE, Existing, Method, Topology, prune, rewire
 from selfish_rnn.topology.bits import pack_bits, unpack_bits
 from selfish_rnn.topology.methods import GROUP_LASSO
 from selfish_rnn.topology.removal import AdaptiveThreshold
@@ -98,7 +98,7 @@ class Sparsifier:
         self.weights: list[SparseWeight] = []
         for (name, parameter, gates), shape, count in zip(chosen, self._shapes, counts, strict=True):
             topology = Topology.random(shape, gates, count, self._generator)
-            weight = MaskedWeight(name, parameter, gates, topology.to_mask(parameter.dtype, parameter.device))
+            weight = MaskedWeight(name, parameter, gates, topology)
             weight.apply_mask()
             if rescale:
                 with torch.no_grad():
@@ -197,15 +197,17 @@ class Sparsifier:
         self.rewired = 0.0
         if self.method.prunes or rate > 0:
             before = self.active_weights
-            matrices = [weight.existing(partial(self._signals.score, weight)) for weight in self.weights]
+            network = _Network(self.weights, self._signals)
             if self.method.prunes:
-                rewirings = prune(matrices, self._pruned_counts(self.updates_done))
+                rewirings = prune(network, self._pruned_counts(self.updates_done))
             else:
-                rewirings = rewire(self.method, matrices, rate, self._generator, self._threshold)
+                rewirings = rewire(self.method, network, rate, self._generator, self._threshold)
             optimizers = [each for each in self._optimizers if not self._signals.is_momentum_of(each)]
-            for weight, matrix, rewiring in zip(self.weights, matrices, rewirings, strict=True):
-                weight.change(matrix.topology, rewiring, optimizers)
-            self.rewired = sum(int(rewiring.removed.sum()) for rewiring in rewirings) / before
+            removed = 0
+            for weight, rewiring in zip(self.weights, rewirings, strict=True):
+                weight.change(rewiring, optimizers)
+                removed += int(rewiring.removed.sum())
+            self.rewired = removed / before
         self._signals.clear()
 
     def watch(self, optimizer: Optimizer) -> None:
@@ -345,6 +347,21 @@ class Sparsifier:
 
     def __reduce__(self) -> Any:
         raise TypeError("a sparsifier is bound to its model and cannot be copied or pickled: save its state_dict()")
+
+
+class _Network:
+    """The matrices of a network as a rewiring takes them, each gathered when it is its turn."""
+
+    def __init__(self, weights: Sequence[SparseWeight], signals: Signals) -> None:
+        self._weights = weights
+        self._signals = signals
+
+    def __len__(self) -> int:
+        return len(self._weights)
+
+    def __getitem__(self, index: int) -> Existing:
+        weight = self._weights[index]
+        return weight.existing(partial(self._signals.score, weight))
 
 
 def _method(method: Method | str) -> Method:

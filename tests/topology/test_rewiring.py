@@ -36,7 +36,7 @@ networks = st.builds(
 @settings(max_examples=40)
 @given(network=networks, rate=rates, seed=seeds)
 def test_every_composition_keeps_the_budget(method: Method, network: list[Existing], rate: float, seed: int) -> None:
-    rewirings = rewire(method, network, rate, seeded(seed))
+    rewirings = list(rewire(method, network, rate, seeded(seed)))
     for matrix, rewiring in zip(network, rewirings, strict=True):
         before = matrix.topology
         kept = set(before.active[~rewiring.removed].tolist())

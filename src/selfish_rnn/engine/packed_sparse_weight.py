@@ -52,10 +52,10 @@ class PackedSparseWeight(SparseWeight):
             score,
         )
 
-    def change(self, before: Topology, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
+    def change(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
         # The index is a new one, and what was collected is known by the old.
         self.forget_gradient()
-        self.packed.rewire(before.active[rewiring.removed], rewiring.grown, optimizers)
+        self.packed.rewire(rewiring.removed_positions, rewiring.grown, optimizers)
 
     def collect_gradient(self) -> None:
         dense_gradients.start_collecting(self.packed)

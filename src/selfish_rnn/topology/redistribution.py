@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -15,24 +15,52 @@ from selfish_rnn.topology.topology import Span, Topology
 class Freed:
     """A matrix after removal: what stays (``topology`` and its weights) and how many weights are to be grown.
 
-    ``before`` is the topology before removal. ``gradients`` are those of the staying weights, where there are any,
-    ``momentum`` is the mean magnitude of the momentum of the weights before removal. Growth keeps clear of
-    ``occupied``, which is the topology unless the method also excludes what was removed just now.
+    ``before`` is the topology before removal. ``gradients`` are those of the staying weights, where there are any.
+    Growth keeps clear of what is ``taken``: the topology, unless it also excludes what was removed just now.
     """
 
     topology: Topology
     before: Topology
     values: Tensor
     gradients: Tensor | None = None
-    momentum: float | None = None
-    occupied: Topology | None = None
+    removed_taken: bool = False
 
     @property
     def count(self) -> int:
         return self.before.count - self.topology.count
 
+    @property
+    def taken(self) -> Topology:
+        return self.before if self.removed_taken else self.topology
+
     def room(self, span: Span) -> int:
-        return span.size - (self.occupied or self.topology).count_in(span)
+        return span.size - self.taken.count_in(span)
+
+    def keeping_clear_of_removed(self) -> Freed:
+        """The same, with what was removed just now as taken."""
+        return replace(self, removed_taken=True)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The numbers of a matrix after removal: its size, the weights ``kept`` and ``freed``.
+
+    ``momentum`` is the mean magnitude of the momentum of the weights before removal.
+    """
+
+    size: int
+    kept: int
+    freed: int
+    momentum: float | None = None
+    removed_taken: bool = False
+
+    @property
+    def room(self) -> int:
+        return self.size - self.kept - (self.freed if self.removed_taken else 0)
+
+    def keeping_clear_of_removed(self) -> Layer:
+        """The same, with what was removed just now as taken."""
+        return replace(self, removed_taken=True)
 
 
 Quota = tuple[Span, int]
@@ -100,29 +128,29 @@ REDISTRIBUTIONS: dict[str, Callable[[Freed], list[Quota]]] = {
 """Redistributions inside a matrix."""
 
 
-def layers_by_survivors(network: Sequence[Freed]) -> list[int]:
+def layers_by_survivors(network: Sequence[Layer]) -> list[int]:
     """Every matrix grows in proportion to the weights it kept (DSR, Mostafa & Wang 2019)."""
-    return _over_layers(network, [float(freed.topology.count) for freed in network], fill=1.0)
+    return _over_layers(network, [float(layer.kept) for layer in network], fill=1.0)
 
 
-def layers_by_momentum(network: Sequence[Freed]) -> list[int]:
+def layers_by_momentum(network: Sequence[Layer]) -> list[int]:
     """Every matrix grows in proportion to the mean ``|momentum|`` of its weights (SNFS, Dettmers & Zettlemoyer 2019).
 
     No matrix is filled beyond 99 % of its room.
     """
-    if any(freed.momentum is None for freed in network):
+    if any(layer.momentum is None for layer in network):
         raise ValueError("redistribution by momentum needs the momentum of the weights, or their gradient")
-    return _over_layers(network, [freed.momentum or 0.0 for freed in network], fill=0.99)
+    return _over_layers(network, [layer.momentum or 0.0 for layer in network], fill=0.99)
 
 
-def _over_layers(network: Sequence[Freed], shares: Sequence[float], fill: float) -> list[int]:
-    total = sum(freed.count for freed in network)
-    rooms = [freed.room(freed.topology.whole) for freed in network]
+def _over_layers(network: Sequence[Layer], shares: Sequence[float], fill: float) -> list[int]:
+    total = sum(layer.freed for layer in network)
+    rooms = [layer.room for layer in network]
     capacities = [int(fill * room) for room in rooms]
     return apportion(total, shares, capacities if sum(capacities) >= total else rooms)
 
 
-LAYER_REDISTRIBUTIONS: dict[str, Callable[[Sequence[Freed]], list[int]]] = {
+LAYER_REDISTRIBUTIONS: dict[str, Callable[[Sequence[Layer]], list[int]]] = {
     "layers-by-survivors": layers_by_survivors,
     "layers-by-momentum": layers_by_momentum,
 }

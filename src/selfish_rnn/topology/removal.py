@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -99,11 +99,13 @@ class AdaptiveThreshold:
 
     value: float = 1e-3
 
-    def remove(self, values: Sequence[Tensor], rate: float) -> list[Tensor]:
+    def remove(self, values: Iterable[Tensor], rate: float) -> list[Tensor]:
         """Mark the weights below the threshold, per matrix; every matrix keeps at least one."""
-        weights = [at_least_single(value).cpu() for value in values]
-        removed = _one_stays([weight.abs() < self.value for weight in weights], weights)
-        target = rate * sum(map(len, weights))
+        removed: list[Tensor] = []
+        for value in values:
+            weight = at_least_single(value).cpu()
+            removed += _one_stays([weight.abs() < self.value], [weight])
+        target = rate * sum(map(len, removed))
         count = sum(int(marks.sum()) for marks in removed)
         if count > 1.1 * target:
             self.value /= 2

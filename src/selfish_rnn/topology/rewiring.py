@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from selfish_rnn.topology.growth import GROWTHS
 from selfish_rnn.topology.methods import Method
-from selfish_rnn.topology.redistribution import (
-    LAYER_REDISTRIBUTIONS,
-    REDISTRIBUTIONS,
-    Freed,
-    Quota,
-)
+from selfish_rnn.topology.redistribution import LAYER_REDISTRIBUTIONS, REDISTRIBUTIONS, Freed, Layer, Quota
 from selfish_rnn.topology.removal import AdaptiveThreshold, by_magnitude, remove, sparing_rates
 from selfish_rnn.topology.topology import Topology, unmarked
 
@@ -45,98 +40,137 @@ class Existing:
         return float(along.abs().mean()) if len(along) else 0.0
 
 
+class Network(Protocol):
+    """The matrices of a network in their order.
+
+    A list of :class:`Existing` is one. Where what exists takes memory to gather, a matrix may be made when it is asked
+    for: a rewiring holds one at a time.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Existing: ...
+
+
 @dataclass(frozen=True)
 class Rewiring:
     """What a rewiring does to one matrix.
 
-    ``removed`` marks entries of the old topology, ``grown`` are positions in the matrix (sorted; a position removed
-    just now may be among them, and starts anew all the same), ``topology`` is the result.
+    ``removed`` marks entries of the topology ``before``, ``grown`` are positions in the matrix (sorted; a position
+    removed just now may be among them, and starts anew all the same), ``topology`` is the result.
     """
 
+    before: Topology
     removed: Tensor
     grown: Tensor
     topology: Topology
 
+    @property
+    def removed_positions(self) -> Tensor:
+        """Which positions go, sorted."""
+        return self.before.active[self.removed]
+
 
 def rewire(
     method: Method,
-    matrices: Sequence[Existing],
+    network: Network,
     rate: float,
     generator: torch.Generator,
     threshold: AdaptiveThreshold | None = None,
-) -> list[Rewiring]:
-    """Remove the fraction ``rate`` of the weights and grow as many, as the method says.
+) -> Iterator[Rewiring]:
+    """Remove the fraction ``rate`` of the weights and grow as many, as the method says; one matrix after the other.
 
     The number of weights in the network is the same before and after. ``threshold`` is what removal by threshold
-    remembers from one rewiring to the next.
+    remembers from one rewiring to the next. A matrix may be changed as soon as its rewiring is there.
     """
     if not method.rewires:
         raise ValueError(f"method {method.name!r} grows nothing; there is nothing to rewire")
-    means = [matrix.mean_score() if method.signal == "momentum" else None for matrix in matrices]
-    removed = _removed(method, matrices, rate, means, threshold or AdaptiveThreshold())
-    network = []
-    for matrix, mean, gone in zip(matrices, means, removed, strict=True):
-        staying = unmarked(gone)
-        gradients = None if matrix.gradients is None else matrix.gradients[staying]
-        kept = matrix.topology.without(gone)
-        network.append(Freed(kept, matrix.topology, matrix.values[staying], gradients, mean))
-    assert method.growth is not None
-    growth = GROWTHS[method.growth]
-    if growth.elsewhere:
-        network = _keeping_clear_of_removed(method, network)
-    rewirings = []
-    for matrix, freed, quotas, gone in zip(matrices, network, _quotas(method, network), removed, strict=True):
-        grown = growth.choose(freed.occupied or freed.topology, quotas, generator, matrix.dense_score)
-        rewirings.append(Rewiring(gone, grown, freed.topology.joined(grown)))
-    return rewirings
+    return _rewirings(_Plan(method, network, rate, threshold or AdaptiveThreshold()), generator)
 
 
-def prune(matrices: Sequence[Existing], counts: Sequence[int]) -> list[Rewiring]:
+def prune(network: Network, counts: Sequence[int]) -> Iterator[Rewiring]:
     """Remove the smallest weights of every matrix until as many as ``counts`` says are left; none grows."""
     nothing = torch.empty(0, dtype=torch.int64)
-    prunings = []
-    for matrix, count in zip(matrices, counts, strict=True):
+    for index, count in enumerate(counts):
+        matrix = network[index]
         surplus = max(matrix.topology.count - count, 0)
         removed = by_magnitude(matrix.values, surplus / max(matrix.topology.count, 1))
-        prunings.append(Rewiring(removed, nothing, matrix.topology.without(removed)))
-    return prunings
+        yield Rewiring(matrix.topology, removed, nothing, matrix.topology.without(removed))
 
 
-def _removed(
-    method: Method,
-    matrices: Sequence[Existing],
-    rate: float,
-    means: Sequence[float | None],
-    threshold: AdaptiveThreshold,
-) -> list[Tensor]:
-    topologies = [matrix.topology for matrix in matrices]
-    values = [matrix.values for matrix in matrices]
-    if method.removal == "threshold":
-        return threshold.remove(values, rate)
-    if method.removal == "magnitude-sparing-dense":
-        rates = sparing_rates(topologies, [mean or 0.0 for mean in means], rate)
-        return [
-            remove([topology], [value], "magnitude", method.pool, own_rate)[0]
-            for topology, value, own_rate in zip(topologies, values, rates, strict=True)
-        ]
-    assert method.removal is not None
-    return remove(topologies, values, method.removal, method.pool, rate)
+def _rewirings(plan: _Plan, generator: torch.Generator) -> Iterator[Rewiring]:
+    assert plan.method.growth is not None
+    growth = GROWTHS[plan.method.growth]
+    for index in range(len(plan.network)):
+        matrix = plan.network[index]
+        removed = plan.removed(index, matrix)
+        staying = unmarked(removed)
+        gradients = None if matrix.gradients is None else matrix.gradients[staying]
+        freed = Freed(matrix.topology.without(removed), matrix.topology, matrix.values[staying], gradients)
+        if growth.elsewhere and plan.has_room_elsewhere(freed):
+            freed = freed.keeping_clear_of_removed()
+        grown = growth.choose(freed.taken, plan.quotas(index, freed), generator, matrix.dense_score)
+        yield Rewiring(matrix.topology, removed, grown, freed.topology.joined(grown))
 
 
-def _quotas(method: Method, network: Sequence[Freed]) -> list[list[Quota]]:
-    if method.redistribution in LAYER_REDISTRIBUTIONS:
-        counts = LAYER_REDISTRIBUTIONS[method.redistribution](network)
-        return [[(freed.topology.whole, count)] for freed, count in zip(network, counts, strict=True)]
-    return [REDISTRIBUTIONS[method.redistribution](freed) for freed in network]
+class _Plan:
+    """What a rewiring decides over all matrices together; what is a matrix's own affair is decided when it is there."""
 
+    def __init__(self, method: Method, network: Network, rate: float, threshold: AdaptiveThreshold) -> None:
+        self.method = method
+        self.network = network
+        self._rates = [rate] * len(network)
+        self._removed: list[Tensor] | None = None
+        self._elsewhere: bool | None = None
+        self._counts: list[int] | None = None
+        momentum: list[float | None] = [None] * len(network)
+        if method.signal == "momentum":
+            momentum = [network[index].mean_score() for index in range(len(network))]
+        if method.removal == "magnitude-sparing-dense":
+            topologies = [network[index].topology for index in range(len(network))]
+            self._rates = sparing_rates(topologies, [mean or 0.0 for mean in momentum], rate)
+        elif method.removal == "threshold":
+            self._removed = threshold.remove((network[index].values for index in range(len(network))), rate)
+        elif method.pool == "network":
+            everything = [network[index] for index in range(len(network))]
+            self._removed = self._remove(everything, rate)
+        if method.redistribution in LAYER_REDISTRIBUTIONS:
+            self._divide_over_layers(momentum)
 
-def _keeping_clear_of_removed(method: Method, network: Sequence[Freed]) -> list[Freed]:
-    """Growth may not choose what was removed just now, unless there might be nowhere else to go."""
-    elsewhere = [dataclasses.replace(freed, occupied=freed.before) for freed in network]
-    if method.redistribution in LAYER_REDISTRIBUTIONS:
-        room = sum(freed.room(freed.topology.whole) for freed in elsewhere)
-        return elsewhere if room >= sum(freed.count for freed in network) else list(network)
-    return [
-        clear if min(clear.room(span) for _, span in clear.topology.gate_spans()) >= clear.count else freed
-        for clear, freed in zip(elsewhere, network, strict=True)
-    ]
+    def removed(self, index: int, matrix: Existing) -> Tensor:
+        """Marks of the weights of a matrix that go."""
+        if self._removed is not None:
+            return self._removed[index]
+        return self._remove([matrix], self._rates[index])[0]
+
+    def quotas(self, index: int, freed: Freed) -> list[Quota]:
+        """How many weights grow where in a matrix."""
+        if self._counts is not None:
+            return [(freed.topology.whole, self._counts[index])]
+        return REDISTRIBUTIONS[self.method.redistribution](freed)
+
+    def has_room_elsewhere(self, freed: Freed) -> bool:
+        """Whether growth can keep clear of what was removed just now; if not, there might be nowhere else to go."""
+        if self._elsewhere is not None:
+            return self._elsewhere
+        clear = freed.keeping_clear_of_removed()
+        return min(clear.room(span) for _, span in clear.topology.gate_spans()) >= clear.count
+
+    def _remove(self, matrices: Sequence[Existing], rate: float) -> list[Tensor]:
+        criterion = "magnitude" if self.method.removal == "magnitude-sparing-dense" else self.method.removal
+        assert criterion is not None
+        topologies = [matrix.topology for matrix in matrices]
+        return remove(topologies, [matrix.values for matrix in matrices], criterion, self.method.pool, rate)
+
+    def _divide_over_layers(self, momentum: Sequence[float | None]) -> None:
+        layers = []
+        for index, mean in enumerate(momentum):
+            matrix = self.network[index]
+            freed = int(self.removed(index, matrix).sum())
+            layers.append(Layer(matrix.topology.size, matrix.topology.count - freed, freed, mean))
+        assert self.method.growth is not None
+        clear = [layer.keeping_clear_of_removed() for layer in layers]
+        self._elsewhere = sum(layer.room for layer in clear) >= sum(layer.freed for layer in clear)
+        if GROWTHS[self.method.growth].elsewhere and self._elsewhere:
+            layers = clear
+        self._counts = LAYER_REDISTRIBUTIONS[self.method.redistribution](layers)
