@@ -155,30 +155,33 @@ class PackedWeight(nn.Module):
         Both are row-major positions, sorted; a removed one may grow again, and starts anew. What the ``optimizers``
         remember of a weight stays with it, and is fresh for a grown one.
         """
-        removed, grown = self._checked(removed), self._checked(grown)
-        positions, places = self.sorted()
-        kept = torch.ones(len(positions), dtype=torch.bool)
-        if len(removed):
-            ranks = torch.searchsorted(positions, removed)
-            if ranks[-1] >= len(positions) or (positions[ranks] != removed).any():
-                raise ValueError("a weight that does not exist cannot be removed")
-            kept[ranks] = False
-        positions, places = positions[kept], places[kept]
-        after = torch.empty(len(positions) + len(grown), dtype=torch.int64)
-        origin = torch.full((len(after),), -1, dtype=torch.int32)
-        at = torch.searchsorted(positions, grown) + torch.arange(len(grown))
-        old = torch.ones(len(after), dtype=torch.bool).index_fill_(0, at, False)
-        after[at], after[old], origin[old] = grown, positions, places
-        if len(after) > 1 and (after[1:] <= after[:-1]).any():
-            raise ValueError("a weight that exists cannot grow")
+        after, origin = self._rewired(self._checked(removed), self._checked(grown))
         self.index, order = self._build(after)
+        del after
         origin = origin[order]
+        del order
         fresh = (origin < 0).nonzero().flatten()
         origin.clamp_(min=0)
         for optimizer in optimizers:
             carry(optimizer, self.values, origin, fresh)
         self._replace_values(rearranged(self.values.detach(), origin, fresh, 0.0))
         self.values.grad = None
+
+    def _rewired(self, removed: Tensor, grown: Tensor) -> tuple[Tensor, Tensor]:
+        """The positions after a rewiring, and of each the place of its value before; -1 where it is grown."""
+        positions, places = self.sorted()
+        if len(removed):
+            ranks = torch.searchsorted(positions, removed)
+            if ranks[-1] >= len(positions) or (positions[ranks] != removed).any():
+                raise ValueError("a weight that does not exist cannot be removed")
+            kept = torch.ones(len(positions), dtype=torch.bool).index_fill_(0, ranks, False)
+            positions, places = positions[kept], places[kept]
+        at = torch.searchsorted(positions, grown).add_(torch.arange(len(grown)))
+        old = torch.ones(len(positions) + len(grown), dtype=torch.bool).index_fill_(0, at, False)
+        after = torch.empty(len(old), dtype=torch.int64).index_copy_(0, at, grown).masked_scatter_(old, positions)
+        if len(after) > 1 and (after[1:] <= after[:-1]).any():
+            raise ValueError("a weight that exists cannot grow")
+        return after, torch.full((len(old),), -1, dtype=torch.int32).masked_scatter_(old, places)
 
     @torch.no_grad()
     def _replace_values(self, values: Tensor) -> None:

@@ -57,18 +57,22 @@ class Rewiring:
     """What a rewiring does to one matrix.
 
     ``removed`` marks entries of the topology ``before``, ``grown`` are positions in the matrix (sorted; a position
-    removed just now may be among them, and starts anew all the same), ``topology`` is the result.
+    removed just now may be among them, and starts anew all the same).
     """
 
     before: Topology
     removed: Tensor
     grown: Tensor
-    topology: Topology
 
     @property
     def removed_positions(self) -> Tensor:
         """Which positions go, sorted."""
         return self.before.active[self.removed]
+
+    @property
+    def topology(self) -> Topology:
+        """Which positions exist afterwards."""
+        return self.before.without(self.removed).joined(self.grown)
 
 
 def rewire(
@@ -95,22 +99,26 @@ def prune(network: Network, counts: Sequence[int]) -> Iterator[Rewiring]:
         matrix = network[index]
         surplus = max(matrix.topology.count - count, 0)
         removed = by_magnitude(matrix.values, surplus / max(matrix.topology.count, 1))
-        yield Rewiring(matrix.topology, removed, nothing, matrix.topology.without(removed))
+        yield Rewiring(matrix.topology, removed, nothing)
 
 
 def _rewirings(plan: _Plan, generator: torch.Generator) -> Iterator[Rewiring]:
+    for index in range(len(plan.network)):
+        yield _rewiring(plan, index, generator)
+
+
+def _rewiring(plan: _Plan, index: int, generator: torch.Generator) -> Rewiring:
     assert plan.method.growth is not None
     growth = GROWTHS[plan.method.growth]
-    for index in range(len(plan.network)):
-        matrix = plan.network[index]
-        removed = plan.removed(index, matrix)
-        staying = unmarked(removed)
-        gradients = None if matrix.gradients is None else matrix.gradients[staying]
-        freed = Freed(matrix.topology.without(removed), matrix.topology, matrix.values[staying], gradients)
-        if growth.elsewhere and plan.has_room_elsewhere(freed):
-            freed = freed.keeping_clear_of_removed()
-        grown = growth.choose(freed.taken, plan.quotas(index, freed), generator, matrix.dense_score)
-        yield Rewiring(matrix.topology, removed, grown, freed.topology.joined(grown))
+    matrix = plan.network[index]
+    removed = plan.removed(index, matrix)
+    staying = unmarked(removed)
+    gradients = None if matrix.gradients is None else matrix.gradients[staying]
+    freed = Freed(matrix.topology.without(removed), matrix.topology, matrix.values[staying], gradients)
+    if growth.elsewhere and plan.has_room_elsewhere(freed):
+        freed = freed.keeping_clear_of_removed()
+    grown = growth.choose(freed.taken, plan.quotas(index, freed), generator, matrix.dense_score)
+    return Rewiring(matrix.topology, removed, grown)
 
 
 class _Plan:

@@ -23,3 +23,14 @@ def keep_freed_memory() -> None:
             mallopt = ctypes.CDLL(None).mallopt
             mallopt(_MMAP_MAX, 0)
             mallopt(_TRIM_THRESHOLD, _LARGEST)
+
+
+def give_back_freed_memory() -> None:
+    """Give the memory of freed tensors back to the system; for moments after which less is needed, or other sizes.
+
+    Where freed memory is kept, blocks of another size than the next ones ask for would only add to what the process
+    takes. Elsewhere than on Linux with glibc it does nothing.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).malloc_trim(0)

@@ -24,6 +24,7 @@ from selfish_rnn.training.checkpoints import save_tensors
 from selfish_rnn.training.evaluation import evaluate, perplexity
 from selfish_rnn.training.interruption import Interrupted, StopRequest
 from selfish_rnn.training.measures import describe, event_scalars, large_weights
+from selfish_rnn.training.memory import give_back_freed_memory
 from selfish_rnn.training.optimizers import LearningRate, build_optimizer
 from selfish_rnn.training.portable import (
     load_portable_optimizer,
@@ -72,6 +73,7 @@ class Trainer:
         self._last_checkpoint = time.monotonic()
         self._stop = StopRequest()
         self._clock = Clock()
+        give_back_freed_memory()  # of building
 
     def _planned_rewirings(self) -> int:
         experiment = self.experiment
@@ -93,6 +95,7 @@ class Trainer:
             while not self.position.finished:
                 self._train_epoch()
                 self._end_epoch()
+                give_back_freed_memory()
         self._events.close()
 
     def _train_epoch(self) -> None:
@@ -168,7 +171,9 @@ class Trainer:
         if isinstance(self.optimizer, (SNTASGD, NTASGD)) and self.optimizer.observe(valid_loss):
             self.watcher.noted(f"averaging starts after epoch {epoch}")
         self.learning_rate.validated(epoch, valid_loss)
+        give_back_freed_memory()  # of the updates: a rewiring needs blocks of other sizes
         self._rewire()
+        self.optimizer.zero_grad(set_to_none=True)
         if epoch in experiment.restart_at and isinstance(self.optimizer, (SNTASGD, NTASGD)):
             self.optimizer.restart()
         train_loss = position.loss_sum / (len(self.rows) - 1)
