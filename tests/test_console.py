@@ -106,6 +106,7 @@ SUMMARY: dict[str, Any] = {
     "test_perplexity": 123.456, "valid_perplexity": 130.2, "unigram_perplexity": 400.0, "best_epoch": 7,
     "active_weights": 330_000, "total_weights": 1_000_000, "sparsity": 0.67, "active_parameters": 331_000,
     "total_parameters": 1_001_000, "seconds": 95.0, "steps": 4200,
+    "peak_memory_mib": 512.3,
     "density": {
         "embedding.weight": {"all": 0.33, "unit": 0.33},
         "rnn.weight_hh_l0": {"input": 0.25, "forget": 0.4, "all": 0.33},
@@ -124,6 +125,7 @@ def test_the_outcome_has_perplexities_weights_gates_and_the_folder():
     assert any(line.startswith("weights 330,000 of 1,000,000") and "67.0 %" in line for line in squeezed)
     assert any(line.startswith("parameters 331,000 of 1,001,000") for line in squeezed)
     assert "time 1 min 35 s 4,200 steps" in squeezed
+    assert "peak memory 512 MiB of the process, torch included" in squeezed
     assert "matrix all input forget" in squeezed
     assert "rnn.weight_hh_l0 67.0 75.0 60.0" in squeezed
     assert "embedding.weight 67.0" in squeezed

@@ -118,6 +118,7 @@ def result_of(run: Path) -> dict[str, Any]:
     del state["position"]["seconds"], state["experiment"]["checkpoint_every"]
     records = folder.metrics.read()
     summary = json.loads(folder.summary.read_text()) if folder.summary.exists() else {"seconds": 0.0}
+    summary.pop("peak_memory_mib", None)
     for timed in (*records, summary):
         del timed["seconds"]
     return bits({"model": load_tensors(folder.model), "metrics": records, "summary": summary, "checkpoint": state})

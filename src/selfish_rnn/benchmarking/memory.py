@@ -4,19 +4,16 @@
 
     python -m selfish_rnn.benchmarking.memory '{"engine": "packed", "sparsity": 0.9, "threads": 2, "workload": {…}}'
 
-The mark is that of the process's own address space (``VmHWM``). ``ru_maxrss`` will not do on Linux: a process started
-by a large one begins with the mark of the large one. Other than in training the C library is left to give freed memory
+Other than in training the C library is left to give freed memory
 back: what a network needs is to be measured.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import dataclasses
 import gc
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,11 +24,10 @@ import torch
 from selfish_rnn.benchmarking.workloads import Workload
 from selfish_rnn.engine import PackedEmbedding, PackedLinear, PackedLSTM
 from selfish_rnn.models import LanguageModel
+from selfish_rnn.training.memory import give_back_freed_memory, peak_memory
 
 STEPS = 3
 """Enough that optimizers have their state, and that memory is reused as it will be ever after."""
-
-MIB = 2**20
 
 
 def measure(workload: Workload, engine: str, sparsity: float, threads: int) -> dict[str, float]:
@@ -55,13 +51,13 @@ def main(task: dict[str, Any]) -> None:
     torch.set_num_threads(task["threads"])
     workload = Workload(**task["workload"])
     torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # the first one imports much
-    imports = peak()
+    imports = peak_memory()
     step = workload.step(_build(workload, task["engine"], task["sparsity"]))
-    building = peak()
+    building = peak_memory()
     _start_afresh()
     for _ in range(STEPS):
         step()
-    training = peak()
+    training = peak_memory()
     print(json.dumps({"training": training, "process": max(building, training), "imports": imports}))
 
 
@@ -89,23 +85,10 @@ def _packed_lstm(workload: Workload, sparsity: float) -> LanguageModel:
     return model
 
 
-def peak() -> float:
-    """The most memory, in MiB, that was resident at a time since the process started or started afresh."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        found = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.MULTILINE)
-        if found:
-            return int(found.group(1)) * 1024 / MIB
-    import resource  # not on Windows
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / MIB
-
-
 def _start_afresh() -> None:
     """Give back what building left, and set the mark to what is resident now, where the system lets us (Linux)."""
     gc.collect()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+    give_back_freed_memory()
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import re
 import sys
+from pathlib import Path
 
 _TRIM_THRESHOLD = -1
 _MMAP_MAX = -4
 _LARGEST = 2**31 - 1
+_MIB = 2**20
 
 
 def keep_freed_memory() -> None:
@@ -34,3 +37,19 @@ def give_back_freed_memory() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).malloc_trim(0)
+
+
+def peak_memory() -> float:
+    """The most memory, in MiB, that the process has had resident at a time.
+
+    The mark is that of its own address space (``VmHWM``) where the system has one. ``ru_maxrss`` would not do on
+    Linux: a process started by a large one begins with the mark of the large one.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        found = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.MULTILINE)
+        if found:
+            return int(found.group(1)) * 1024 / _MIB
+    import resource  # not on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / _MIB

@@ -13,6 +13,7 @@ from selfish_rnn.models import LanguageModel
 from selfish_rnn.training.building import new_model
 from selfish_rnn.training.checkpoints import load_tensors
 from selfish_rnn.training.evaluation import evaluate, perplexity
+from selfish_rnn.training.memory import peak_memory
 from selfish_rnn.training.portable import restore
 from selfish_rnn.training.run_folder import RunFolder
 from selfish_rnn.training.settings import Experiment
@@ -58,6 +59,7 @@ def summarise(trainer: Trainer) -> dict[str, Any]:
         "active_parameters": others + network["active_weights"],
         "total_parameters": others + network["total_weights"],
         "seconds": trainer.position.seconds,
+        "peak_memory_mib": round(peak_memory(), 1),
         "engine": experiment.engine,
         "threads": torch.get_num_threads(),
         "seed": experiment.seed,
