@@ -42,6 +42,21 @@ def test_random_growth_is_uniform_over_the_empty_places() -> None:
     assert ((empty - 200) ** 2 / 200).sum() < 59
 
 
+@pytest.mark.parametrize("count", [40, 2000, 9000])
+@given(seed=seeds, data=st.data())
+def test_one_weight_more_or_less_changes_random_growth_in_as_few_places(
+    count: int, seed: int, data: st.DataObject
+) -> None:
+    """Two runs that differ in which of two weights of the same size goes still grow the same."""
+    topology = Topology.random((60, 500), GateLayout.even("ab", 60), 10_000, seeded(3))
+    quotas = [(span, count // 2) for _, span in topology.gate_spans()]
+    other = topology.active.clone()
+    other[data.draw(st.integers(0, 9999))] = data.draw(st.integers(0, 29_999).filter(lambda place: place not in other))
+    grown = set(at_random(topology, quotas, seeded(seed)).tolist())
+    changed = Topology(topology.shape, topology.gates, other.sort().values)
+    assert len(grown ^ set(at_random(changed, quotas, seeded(seed)).tolist())) <= 4
+
+
 @given(topologies(), st.data(), seeds)
 def test_growth_by_score_takes_the_largest_of_each_span(topology: Topology, data: st.DataObject, seed: int) -> None:
     quotas = data.draw(quotas_of(topology))

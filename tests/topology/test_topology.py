@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from topology_cases import seeded, seeds, topologies
 
 from selfish_rnn.topology import GateLayout, Topology
-from selfish_rnn.topology.topology import SMALL_POPULATION, Span, empty_positions, merge, sample, unmarked
+from selfish_rnn.topology.topology import SMALL_POPULATION, Span, merge, sample, scatter, unmarked
 
 
 @given(st.one_of(st.integers(0, 60), st.integers(SMALL_POPULATION - 1, 5 * SMALL_POPULATION)), st.data())
@@ -77,21 +77,24 @@ def test_a_sample_costs_what_is_drawn_not_what_it_is_drawn_from() -> None:
     assert drawn.max() < 10**15
 
 
+@pytest.mark.parametrize("probability", [0.001, 0.3, 0.999, 1.0])
+def test_scattered_numbers_are_sorted_distinct_and_as_many_as_to_be_expected(probability: float) -> None:
+    """Within 4 standard deviations in all, and those of two neighbours as independent ones."""
+    drawn = scatter(1_000_000, probability, seeded(5))
+    gaps = drawn.diff()
+    assert drawn[0] >= 0
+    assert drawn[-1] < 1_000_000
+    assert (gaps > 0).all()
+    deviation = math.sqrt(1_000_000 * probability * (1 - probability))
+    assert abs(len(drawn) - 1_000_000 * probability) <= 4 * deviation
+    assert abs(int((gaps == 1).sum()) - len(gaps) * probability) <= 5 * math.sqrt(len(drawn) * (1 - probability))
+
+
 @pytest.mark.parametrize("count", [10_000, 90_000])
 def test_large_samples_are_spread_evenly(count: int) -> None:
     """Ten slices of a range that is sampled many at a time; 28 is exceeded once in a thousand seeds."""
     observed = torch.histc(sample(100_000, count, seeded(2)).float(), bins=10, min=0, max=100_000)
     assert ((observed - count / 10) ** 2 / (count / 10)).sum() < 28
-
-
-@given(topologies(), st.data())
-def test_empty_positions_equal_a_look_at_every_place(topology: Topology, data: st.DataObject) -> None:
-    _, span = data.draw(st.sampled_from(list(topology.gate_spans())))
-    occupied = topology.active[topology.within(span)]
-    empty = [place for place in range(span.start, span.stop) if place not in occupied.tolist()]
-    assert empty_positions(occupied, span, torch.arange(len(empty))).tolist() == empty
-    some = torch.arange(0, len(empty), 3)
-    assert empty_positions(occupied, span, some).tolist() == empty[::3]
 
 
 @given(st.sets(st.integers(0, 10**12)), st.data())

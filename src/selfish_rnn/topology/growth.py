@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from selfish_rnn.topology.redistribution import Quota
-from selfish_rnn.topology.topology import Topology, at_least_single, empty_positions, sample
+from selfish_rnn.topology.topology import Topology, amply, at_least_single, scatter
+
+Positions = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -28,13 +32,42 @@ class Growth:
 
 
 def at_random(topology: Topology, quotas: Sequence[Quota], generator: torch.Generator) -> Tensor:
-    """New positions drawn uniformly from the empty ones of each span, as many as its quota says."""
-    grown = []
-    for span, count in quotas:
-        occupied = topology.active[topology.within(span)]
-        ranks = sample(span.size - len(occupied), count, generator)
-        grown.append(empty_positions(occupied, span, ranks).numpy())
+    """New positions drawn uniformly from the empty ones of each span, as many as its quota says.
+
+    What is drawn are positions, whatever is there, and those taken are passed over: with one weight more or less in
+    the topology, or in a quota, the same generator grows the same weights but for one or two. So runs that differ in
+    the last digit of a weight that is about to go stay together.
+    """
+    seeds = torch.randint(2**62, (len(quotas),), generator=generator).tolist()
+    grown = [
+        _draw(topology.active[topology.within(span)].numpy() - span.start, span.size, count, seed) + span.start
+        for (span, count), seed in zip(quotas, seeds, strict=True)
+    ]
     return torch.from_numpy(np.concatenate(grown))
+
+
+def _draw(occupied: Positions, size: int, count: int, seed: int) -> Positions:
+    """``count`` of the empty ones of ``size`` places, sorted."""
+    empty = size - len(occupied)
+    if count > empty // 2:
+        everything = np.ones(size, dtype=np.bool_)
+        everything[occupied] = False
+        everything[_draw(occupied, size, empty - count, seed)] = False
+        return np.flatnonzero(everything)
+    if count == 0:
+        return np.empty(0, dtype=np.int64)
+    generator = torch.Generator().manual_seed(seed)
+    # In steps, so that one place more or less does not change what is drawn.
+    probability = 2 ** (math.ceil(8 * math.log2(amply(count) / empty)) / 8)
+    while True:
+        drawn = scatter(size, probability, generator).numpy()
+        priorities = torch.rand(len(drawn), dtype=torch.float64, generator=generator).numpy()
+        free = np.append(occupied, size)[np.searchsorted(occupied, drawn)] != drawn
+        drawn, priorities = drawn[free], priorities[free]
+        if len(drawn) >= count:
+            last = torch.from_numpy(priorities).kthvalue(count).values.item()
+            chosen: Positions = drawn[priorities <= last]
+            return chosen
 
 
 def by_score(topology: Topology, quotas: Sequence[Quota], score: Tensor) -> Tensor:

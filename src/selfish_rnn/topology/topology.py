@@ -108,13 +108,8 @@ def sample(population: int, count: int, generator: torch.Generator) -> Tensor:
     """``count`` different numbers below ``population``, sorted, every set equally likely.
 
     Time and memory go with ``count``, not with ``population``, so that growing weights never costs what the dense
-    matrix would. Taking every number with the same probability, independently of the others, is drawing the gaps
-    between those taken, which gives them sorted:
-
-        P(gap = g) = p (1 - p)^(g - 1),  p a little above count / population
-
-    Of the sets of one size all are equally likely, and so are their subsets: the surplus is left out by a smaller
-    sample.
+    matrix would. Of the sets of one size that :func:`scatter` gives all are equally likely, and so are their subsets:
+    a few too many are drawn, and the surplus is left out by a smaller sample.
     """
     if population <= SMALL_POPULATION:
         return torch.randperm(population, generator=generator)[:count].sort().values
@@ -122,16 +117,37 @@ def sample(population: int, count: int, generator: torch.Generator) -> Tensor:
         left_out = np.zeros(population, dtype=np.bool_)
         left_out[sample(population, population - count, generator).numpy()] = True
         return unmarked(torch.from_numpy(left_out))
-    margin = 4 * math.isqrt(count) + 4  # four standard deviations: hardly ever is the loop run twice
-    drawn = np.empty(count + 2 * margin, dtype=np.int64)
     while True:
-        torch.from_numpy(drawn).geometric_((count + margin) / population, generator=generator)
-        drawn[0] -= 1
-        np.cumsum(drawn, out=drawn)
-        size = int(np.searchsorted(drawn, population))
-        # Both conditions are on the size of the set alone, so that sets of one size stay equally likely.
-        if size >= count and drawn[-1] >= population:
-            return torch.from_numpy(drawn[sample(size, count, generator).numpy()])
+        drawn = scatter(population, amply(count) / population, generator)
+        if len(drawn) >= count:
+            return torch.from_numpy(drawn.numpy()[sample(len(drawn), count, generator).numpy()])
+
+
+def scatter(population: int, probability: float, generator: torch.Generator) -> Tensor:
+    """Each number below ``population`` with the same probability, independently of the others; sorted.
+
+    That is drawing the gaps between those taken:
+
+        P(gap = g) = p (1 - p)^(g - 1)
+    """
+    if probability >= 1:
+        return torch.arange(population)
+    reached = -1
+    runs = []
+    while reached < population:
+        gaps = np.empty(amply((population - reached) * probability), dtype=np.int64)
+        torch.from_numpy(gaps).geometric_(probability, generator=generator)
+        gaps[0] += reached
+        np.cumsum(gaps, out=gaps)
+        reached = int(gaps[-1])
+        runs.append(gaps)
+    taken = runs[0] if len(runs) == 1 else np.concatenate(runs)
+    return torch.from_numpy(taken[: np.searchsorted(taken, population)])
+
+
+def amply(count: float) -> int:
+    """So many that a random number with this mean hardly ever is larger: four standard deviations."""
+    return math.ceil(count + 4 * math.sqrt(count)) + 4
 
 
 def unmarked(marks: Tensor) -> Tensor:
@@ -144,18 +160,6 @@ def merge(first: Tensor, second: Tensor) -> Tensor:
     both = np.concatenate([first.numpy(), second.numpy()])
     both.sort(kind="stable")  # a timsort: it finds the two runs and merges them
     return torch.from_numpy(both)
-
-
-def empty_positions(occupied: Tensor, span: Span, ranks: Tensor) -> Tensor:
-    """The positions of the ``ranks``-th empty places of a span, ``occupied`` being its sorted occupied positions.
-
-    Before the r-th empty place stand as many occupied ones as have at most r empty places before them.
-    """
-    empties_before = occupied.numpy() - np.arange(span.start, span.start + len(occupied))
-    positions = np.searchsorted(empties_before, ranks.numpy(), side="right")
-    positions += ranks.numpy()
-    positions += span.start
-    return torch.from_numpy(positions)
 
 
 def at_least_single(values: Tensor) -> Tensor:
