@@ -87,8 +87,8 @@ def test_rewiring_every_few_updates_is_the_same_in_both_engines(texts: Path, tmp
 def test_a_quickstart_is_the_same_run_in_both_engines_to_rounding(tmp_path: Path) -> None:
     """Of its own size, rewired often.
 
-    Among half a million weights there are always a few so close to each other that rounding decides which one goes;
-    from there on two runs part.
+    Among half a million weights there are always a few so close to each other that rounding decides which one goes. It
+    stays at these few: what else goes and grows is the same.
     """
     settings, _ = read_preset("quickstart")
     changes: dict[str, Any] = {"train_tokens": 6000, "epochs": 1, "rewire_every": 12, "threads": 1}
@@ -111,9 +111,8 @@ def test_a_quickstart_is_the_same_run_in_both_engines_to_rounding(tmp_path: Path
         assert one[0] == pytest.approx(other[0], abs=1e-4)
         if step < 12:
             assert all(map(torch.equal, one[1], other[1]))
-        if step == 12:
-            kept = sum(int(torch.isin(a, b).sum()) for a, b in zip(one[1], other[1], strict=True))
-            assert kept >= 0.99 * sum(map(len, one[1]))
+        common = sum(int(torch.isin(a, b).sum()) for a, b in zip(one[1], other[1], strict=True))
+        assert common >= 0.9999 * sum(map(len, one[1]))
 
 
 @pytest.mark.parametrize("engine", ["masked", "packed"])

@@ -40,7 +40,7 @@ inline void store(float* to, V vector) {
 
 template <class V>
 inline V same(float number) {
-  return V{} + number;
+  return number - V{};  // the compiler sees that nothing is subtracted; adding a zero would change a negative one
 }
 
 // The same for the rest of a row, which may have fewer.
@@ -68,6 +68,13 @@ inline V8 fours(const float* from) {
 template <int Which>
 inline V8 spread(V8 v) {
   return __builtin_shufflevector(v, v, Which, Which, Which, Which, 4 + Which, 4 + Which, 4 + Which, 4 + Which);
+}
+
+// Added up to eight floats.
+inline V8 to_eight(V8 v) { return v; }
+inline V8 to_eight(VectorOf<16>::type v) {
+  return __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+         __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
 }
 
 // Eight vectors to the vector of their eight sums.
