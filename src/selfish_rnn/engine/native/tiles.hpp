@@ -24,23 +24,24 @@ SELFISH_INLINE void add_product(V* sum, V value, const float* x) {
   SELFISH_UNROLL for (int i = 0; i < N; ++i) sum[i] += value * load<V>(x + kLanes<V> * i);
 }
 
-// Four products. What limits these loops is how much can be loaded at a time. Where a row is a few short vectors, the
-// four values therefore come with one load and are spread in registers, and so do their four columns.
+// Four products. What limits these loops is how much can be loaded at a time. The four values therefore come with one
+// load and are spread in registers, and so do their four columns.
 template <class V, int N, int Sets>
 SELFISH_INLINE void add_four_products(V (*sum)[N], const float* value, const uint8_t* local, const float* x) {
   constexpr int kWidth = N * kLanes<V>;
-  if constexpr (kLanes<V> != 8) {
-    SELFISH_UNROLL for (int i = 0; i < 4; ++i) add_product<V, N>(sum[i % Sets], same<V>(value[i]), x + local[i] * kWidth);
+  if constexpr (kLanes<V> == 1) {
+    SELFISH_UNROLL for (int i = 0; i < 4; ++i) add_product<V, N>(sum[i % Sets], value[i], x + local[i] * kWidth);
   } else {
     uint32_t columns;
     std::memcpy(&columns, local, sizeof columns);
-    const V values = fours(value);
+    const V values = fours<V>(value);
     // Eight floats times the column, cut out of the four where it lies. The first byte is the lowest one on every machine
     // the vectors are for.
     constexpr int kShift = 5;
     constexpr uint32_t kMask = 255u << kShift;
     const auto row = [x](uint32_t eights) {
-      return reinterpret_cast<const float*>(reinterpret_cast<const char*>(x) + static_cast<size_t>(eights & kMask) * N);
+      return reinterpret_cast<const float*>(reinterpret_cast<const char*>(x) +
+                                            static_cast<size_t>(eights & kMask) * (kWidth / 8));
     };
     add_product<V, N>(sum[0], spread<0>(values), row(columns << kShift));
     add_product<V, N>(sum[1 % Sets], spread<1>(values), row(columns >> (8 - kShift)));

@@ -6,6 +6,10 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
+
 namespace selfish {
 namespace SELFISH_TARGET {
 
@@ -15,6 +19,7 @@ struct VectorOf {
   typedef float loose __attribute__((vector_size(4 * Lanes), aligned(4), may_alias));
 };
 using V8 = VectorOf<8>::type;
+using V16 = VectorOf<16>::type;
 typedef int32_t I8 __attribute__((vector_size(32)));
 
 template <class V>
@@ -59,10 +64,22 @@ inline void store_some(float* to, V8 vector, int64_t count) {
   }
 }
 
-// Four floats twice, and one of the four everywhere.
-inline V8 fours(const float* from) {
-  const auto four = load<VectorOf<4>::type>(from);
-  return __builtin_shufflevector(four, four, 0, 1, 2, 3, 0, 1, 2, 3);
+// Four floats over and over (compilers do not find the one instruction that this is), and one of the four everywhere.
+template <class V>
+inline V fours(const float* from) {
+#if defined(__AVX512F__)
+  if constexpr (kLanes<V> == 16) {
+    return (V)_mm512_broadcast_f32x4(_mm_loadu_ps(from));
+  } else
+#endif
+  {
+#if defined(__AVX__)
+    return (V)_mm256_broadcast_ps(reinterpret_cast<const __m128*>(from));
+#else
+    const auto four = load<VectorOf<4>::type>(from);
+    return __builtin_shufflevector(four, four, 0, 1, 2, 3, 0, 1, 2, 3);
+#endif
+  }
 }
 
 template <int Which>
@@ -70,11 +87,11 @@ inline V8 spread(V8 v) {
   return __builtin_shufflevector(v, v, Which, Which, Which, Which, 4 + Which, 4 + Which, 4 + Which, 4 + Which);
 }
 
-// Added up to eight floats.
-inline V8 to_eight(V8 v) { return v; }
-inline V8 to_eight(VectorOf<16>::type v) {
-  return __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
-         __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+template <int Which>
+inline V16 spread(V16 v) {
+  return __builtin_shufflevector(v, v, Which, Which, Which, Which, 4 + Which, 4 + Which, 4 + Which, 4 + Which,
+                                 8 + Which, 8 + Which, 8 + Which, 8 + Which, 12 + Which, 12 + Which, 12 + Which,
+                                 12 + Which);
 }
 
 // Eight vectors to the vector of their eight sums.
