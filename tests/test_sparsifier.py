@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from selfish_rnn import GateLayout, Sparsifier, register_cell
+from selfish_rnn.sparse_weight import MaskedWeight
 from sparse_cases import Classifier, assert_inside_masks, backward, masks, same, sgd, train
 
 
@@ -250,3 +251,12 @@ def test_weights_loaded_outside_the_topology_are_refused() -> None:
     model.load_state_dict(other.state_dict())
     sparsifier.detach()
     model.load_state_dict(dense)
+
+
+def test_a_dense_network_has_no_memory_for_masks() -> None:
+    sparsifier = Sparsifier(nn.LSTM(6, 5), sparsity=0.5, method="dense")
+    for weight in sparsifier.weights:
+        assert isinstance(weight, MaskedWeight)
+        assert weight.mask.shape == weight.parameter.shape
+        assert weight.mask.untyped_storage().nbytes() == 4
+        assert weight.active == weight.size

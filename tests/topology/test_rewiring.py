@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
+import weakref
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from topology_cases import positions, rates, seeded, seeds, topologies, weights_for
 
-from selfish_rnn.topology import SELFISH, STATIC, Existing, GateLayout, Method, Topology, rewire
+from selfish_rnn.topology import DSR, SELFISH, SET, STATIC, Existing, GateLayout, Method, Topology, prune, rewire
 from selfish_rnn.topology.redistribution import REDISTRIBUTIONS
 from selfish_rnn.topology.removal import REMOVALS
 
@@ -117,3 +119,39 @@ def test_the_paper_number_of_rewired_weights() -> None:
 def test_a_static_method_has_nothing_to_rewire() -> None:
     with pytest.raises(ValueError, match="'static' grows nothing"):
         rewire(STATIC, [], 0.5, seeded(0))
+
+
+class OneAtATime:
+    """Makes a matrix when it is asked for; the one before must be gone by then."""
+
+    def __init__(self, network: list[Existing]) -> None:
+        self.network = network
+        self.made = 0
+        self.last: weakref.ref[Existing] | None = None
+
+    def __len__(self) -> int:
+        return len(self.network)
+
+    def __getitem__(self, index: int) -> Existing:
+        assert self.last is None or self.last() is None
+        matrix = dataclasses.replace(self.network[index])
+        self.last, self.made = weakref.ref(matrix), self.made + 1
+        return matrix
+
+
+@pytest.mark.parametrize("method", [SELFISH, SET, DSR], ids=lambda method: method.name)
+def test_one_matrix_is_held_at_a_time(method: Method) -> None:
+    topologies = [Topology.random((8, 9), GateLayout.even("ab", 8), 30, seeded(seed)) for seed in range(4)]
+    network = [existing(topology, seed) for seed, topology in enumerate(topologies)]
+    lazily = OneAtATime(network)
+    found = list(rewire(method, lazily, 0.5, seeded(1)))
+    assert lazily.made >= 4
+    for one, other in zip(found, rewire(method, network, 0.5, seeded(1)), strict=True):
+        assert torch.equal(one.topology.active, other.topology.active)
+
+
+def test_pruning_holds_one_matrix_at_a_time() -> None:
+    network = [existing(Topology.random((8, 9), GateLayout.single(8), 72, seeded(seed)), seed) for seed in range(3)]
+    lazily = OneAtATime(network)
+    assert [pruning.topology.count for pruning in prune(lazily, [70, 20, 5])] == [70, 20, 5]
+    assert lazily.made == 3

@@ -109,10 +109,10 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(texts: Path, 
 
 
 def test_training_learns_and_the_best_model_is_the_one_kept(texts: Path, tmp_path: Path):
-    trainer = trained(texts, tmp_path, epochs=6, optimizer={"name": "adam", "lr": 0.2})
+    trainer = trained(texts, tmp_path, epochs=4, optimizer={"name": "adam", "lr": 0.2})
     losses = [record["valid_loss"] for record in trainer.folder.metrics.read()]
     best = min(losses)
-    assert losses.index(best) < 5, "the last epoch must not be the best for this test to say anything"
+    assert losses.index(best) < 3, "the last epoch must not be the best for this test to say anything"
     tensors, metadata = load_tensors(tmp_path / "model.safetensors")
     assert metadata["epoch"] == str(losses.index(best) + 1) == str(trainer.position.best_epoch)
     load_portable_weights(trainer.model, tensors, "model.safetensors")

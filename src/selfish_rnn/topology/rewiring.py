@@ -94,12 +94,14 @@ def rewire(
 
 def prune(network: Network, counts: Sequence[int]) -> Iterator[Rewiring]:
     """Remove the smallest weights of every matrix until as many as ``counts`` says are left; none grows."""
-    nothing = torch.empty(0, dtype=torch.int64)
     for index, count in enumerate(counts):
-        matrix = network[index]
-        surplus = max(matrix.topology.count - count, 0)
-        removed = by_magnitude(matrix.values, surplus / max(matrix.topology.count, 1))
-        yield Rewiring(matrix.topology, removed, nothing)
+        yield _pruning(network[index], count)
+
+
+def _pruning(matrix: Existing, count: int) -> Rewiring:
+    surplus = max(matrix.topology.count - count, 0)
+    removed = by_magnitude(matrix.values, surplus / max(matrix.topology.count, 1))
+    return Rewiring(matrix.topology, removed, torch.empty(0, dtype=torch.int64))
 
 
 def _rewirings(plan: _Plan, generator: torch.Generator) -> Iterator[Rewiring]:
@@ -171,14 +173,15 @@ class _Plan:
         return remove(topologies, [matrix.values for matrix in matrices], criterion, self.method.pool, rate)
 
     def _divide_over_layers(self, momentum: Sequence[float | None]) -> None:
-        layers = []
-        for index, mean in enumerate(momentum):
-            matrix = self.network[index]
-            freed = int(self.removed(index, matrix).sum())
-            layers.append(Layer(matrix.topology.size, matrix.topology.count - freed, freed, mean))
+        layers = [self._layer(index, mean) for index, mean in enumerate(momentum)]
         assert self.method.growth is not None
         clear = [layer.keeping_clear_of_removed() for layer in layers]
         self._elsewhere = sum(layer.room for layer in clear) >= sum(layer.freed for layer in clear)
         if GROWTHS[self.method.growth].elsewhere and self._elsewhere:
             layers = clear
         self._counts = LAYER_REDISTRIBUTIONS[self.method.redistribution](layers)
+
+    def _layer(self, index: int, momentum: float | None) -> Layer:
+        matrix = self.network[index]
+        freed = int(self.removed(index, matrix).sum())
+        return Layer(matrix.topology.size, matrix.topology.count - freed, freed, momentum)
