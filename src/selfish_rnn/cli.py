@@ -226,7 +226,7 @@ def bench(
     window: Annotated[int, typer.Option(help="Tokens of each in a training step.")] = 35,
     vocabulary: Annotated[int, typer.Option(help="Words.")] = 10_000,
     what: Annotated[str, typer.Option(help="What to measure.")] = "step,inference,operators,memory",
-    engines: Annotated[str, typer.Option(help="What to compare.")] = "dense,masked,packed,csr,sparseprop",
+    engines: Annotated[str, typer.Option(help="What to compare.")] = "dense,no-onednn,masked,packed,csr,sparseprop",
     rounds: Annotated[int, typer.Option(help="How often, in turns.")] = 5,
     limit: Annotated[float | None, typer.Option(help="Seconds after which a row gets no more rounds.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads (default: torch's).")] = None,

@@ -11,8 +11,8 @@ from selfish_rnn.benchmarking.report import imports_alone, label
 from selfish_rnn.benchmarking.running import TITLES, Row
 from selfish_rnn.benchmarking.settings import ENGINES
 
-COLOURS = {"dense": "#555555", "masked": "#d98e04", "packed": "#1b6ca8", "csr": "#a83279"}
-MARKERS = {"dense": "o", "masked": "s", "packed": "o", "csr": "^"}
+COLOURS = {"dense": "#555555", "no-onednn": "#5a8f29", "masked": "#d98e04", "packed": "#1b6ca8", "csr": "#a83279"}
+MARKERS = {"dense": "o", "no-onednn": "D", "masked": "s", "packed": "o", "csr": "^"}
 
 
 def can_draw() -> bool:

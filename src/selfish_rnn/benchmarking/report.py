@@ -20,6 +20,7 @@ from selfish_rnn.errors import UserError
 
 LABELS = {
     "dense": "dense torch",
+    "no-onednn": "without oneDNN",
     "masked": "masked",
     "packed": "packed",
     "csr": "torch CSR",

@@ -13,12 +13,12 @@ from selfish_rnn.errors import UserError
 KINDS = ("step", "inference", "operators", "memory")
 """What can be measured: a whole training step, the next token of one text, single products, peak memory."""
 
-ENGINES = ("dense", "masked", "packed", "csr", "sparseprop")
+ENGINES = ("dense", "no-onednn", "masked", "packed", "csr", "sparseprop")
 """What can be compared; the first is what the others are compared with."""
 
 APPLICABLE = {
     "step": ("dense", "masked", "packed"),
-    "inference": ("dense", "packed", "csr"),
+    "inference": ("dense", "no-onednn", "packed", "csr"),
     "operators": ("dense", "packed", "csr", "sparseprop"),
     "memory": ("dense", "masked", "packed"),
 }

@@ -89,6 +89,8 @@ class Workload:
         for engine in engines:
             if engine == "csr":
                 found[engine] = ProductChain(self.model("dense", sparsity))
+            elif engine == "no-onednn":
+                found[engine] = NextToken(self.model("dense", sparsity), self.vocabulary, onednn=False)
             else:
                 found[engine] = NextToken(self.model(engine, sparsity), self.vocabulary)
         return found
@@ -119,19 +121,29 @@ class TrainingStep:
 
 
 class NextToken:
-    """One token of one text, with the state of those before it: the scores of the next."""
+    """One token of one text, with the state of those before it: the scores of the next.
 
-    def __init__(self, model: LanguageModel, vocabulary: int) -> None:
+    Torch runs an LSTM with oneDNN of its own accord. For a single token that can be several times slower than without,
+    because all weights are rearranged at every call.
+    """
+
+    def __init__(self, model: LanguageModel, vocabulary: int, onednn: bool = True) -> None:
         self.model = model.eval()
         self.state = model.initial_state(1)
+        self.onednn = onednn
         generator = torch.Generator().manual_seed(SEED)
         self._tokens = itertools.cycle(torch.randint(vocabulary, (64, 1, 1), generator=generator))
 
     def __call__(self) -> Tensor:
-        with torch.inference_mode():
-            encoded = self.model.encode(next(self._tokens), self.state)
-            self.state = encoded.state
-            return self.model.logits(encoded.output)
+        before = torch.backends.mkldnn.enabled
+        torch.backends.mkldnn.enabled = self.onednn  # type: ignore[assignment]
+        try:
+            with torch.inference_mode():
+                encoded = self.model.encode(next(self._tokens), self.state)
+                self.state = encoded.state
+                return self.model.logits(encoded.output)
+        finally:
+            torch.backends.mkldnn.enabled = before
 
 
 class ProductChain:
