@@ -19,6 +19,14 @@ SELFISH_INLINE void fetch(const float* row) {
   SELFISH_UNROLL for (int at = 0; at < Width; at += 16) __builtin_prefetch(row + at, 1);
 }
 
+// A single column does so little with a weight that the weights, which come from far, cannot come fast enough: what is
+// needed some rows later is fetched, beyond the page to which processors confine themselves.
+SELFISH_INLINE void fetch_weights(const uint8_t* local, const float* value, int length) {
+  constexpr int kWeightsAhead = 1024;
+  for (int at = 0; at < length; at += 16) __builtin_prefetch(value + kWeightsAhead + at);
+  __builtin_prefetch(local + kWeightsAhead);
+}
+
 template <class V, int N>
 SELFISH_INLINE void add_product(V* sum, V value, const float* x) {
   SELFISH_UNROLL for (int i = 0; i < N; ++i) sum[i] += value * load<V>(x + kLanes<V> * i);
@@ -59,6 +67,7 @@ SELFISH_INLINE void multiply_run(const Entry* entry, const Entry* end, int count
   for (; entry != end; ++entry) {
     float* row = y + entry->line * kWidth;
     fetch<kWidth>(y + entry[kAhead].line * kWidth);
+    if constexpr (kWidth == 1) fetch_weights(local, value, 4 * count + Rest);
     V sum[Sets][N];
     SELFISH_UNROLL for (int i = 0; i < N; ++i) sum[0][i] = load<V>(row + kLanes<V> * i);
     SELFISH_UNROLL for (int set = 1; set < Sets; ++set)
