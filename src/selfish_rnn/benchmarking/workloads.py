@@ -123,8 +123,7 @@ class TrainingStep:
 class NextToken:
     """One token of one text, with the state of those before it: the scores of the next.
 
-    Torch runs an LSTM with oneDNN of its own accord. For a single token that can be several times slower than without,
-    because all weights are rearranged at every call.
+    Torch runs an LSTM with oneDNN of its own accord. For a single token that can be several times slower than without.
     """
 
     def __init__(self, model: LanguageModel, vocabulary: int, onednn: bool = True) -> None:
