@@ -132,6 +132,12 @@ def test_the_outcome_has_perplexities_weights_gates_and_the_folder():
     assert "The run is in runs/[x]-1." in squeezed
 
 
+def test_a_peak_that_the_system_does_not_tell_is_left_out():
+    console, file = paper()
+    show_outcome(console, {**SUMMARY, "peak_memory_mib": None}, Path("runs/x"))
+    assert "peak memory" not in file.getvalue()
+
+
 def test_a_network_without_gates_has_no_columns_for_them():
     console, file = paper()
     show_outcome(console, {**SUMMARY, "density": {"rnn.weight_hh_l0": {"unit": 0.3, "all": 0.3}}}, Path("run"))

@@ -164,7 +164,8 @@ def show_outcome(console: Console, summary: Mapping[str, Any], folder: Path) -> 
         f"of {summary['total_parameters']:,}, with what is never made sparse (biases)",
     )
     table.add_row("time", duration(summary["seconds"]), f"{summary['steps']:,} steps")
-    table.add_row("peak memory", f"{summary['peak_memory_mib']:,.0f} MiB", "of the process, torch included")
+    if summary["peak_memory_mib"] is not None:
+        table.add_row("peak memory", f"{summary['peak_memory_mib']:,.0f} MiB", "of the process, torch included")
     console.print(table)
     console.print()
     console.print(_sparsity_table(summary["density"]))

@@ -17,7 +17,7 @@ from selfish_rnn.binding import Binding, held, refuse_bound
 from selfish_rnn.selection import Selector, choose_weights
 from selfish_rnn.signals import Signals
 from selfish_rnn.sparse_weight import MaskedWeight, SparseWeight, topology_table
-from selfish_rnn.topology import ALLOCATIONS, METHODS, SCHEDULES, SMALL_DENSE, Existing, Method, Topology, prune, rewire
+from selfish_rnn.topology import ALLOCATIONS, METHODS, SCHEDULES, SMALL_DENSE, Method, Topology, prune, rewire
 from selfish_rnn.topology.bits import pack_bits, unpack_bits
 from selfish_rnn.topology.methods import GROUP_LASSO
 from selfish_rnn.topology.removal import AdaptiveThreshold
@@ -197,7 +197,7 @@ class Sparsifier:
         self.rewired = 0.0
         if self.method.prunes or rate > 0:
             before = self.active_weights
-            network = _Network(self.weights, self._signals)
+            network = [partial(weight.existing, partial(self._signals.score, weight)) for weight in self.weights]
             if self.method.prunes:
                 rewirings = prune(network, self._pruned_counts(self.updates_done))
             else:
@@ -347,21 +347,6 @@ class Sparsifier:
 
     def __reduce__(self) -> Any:
         raise TypeError("a sparsifier is bound to its model and cannot be copied or pickled: save its state_dict()")
-
-
-class _Network:
-    """The matrices of a network as a rewiring takes them, each gathered when it is its turn."""
-
-    def __init__(self, weights: Sequence[SparseWeight], signals: Signals) -> None:
-        self._weights = weights
-        self._signals = signals
-
-    def __len__(self) -> int:
-        return len(self._weights)
-
-    def __getitem__(self, index: int) -> Existing:
-        weight = self._weights[index]
-        return weight.existing(partial(self._signals.score, weight))
 
 
 def _method(method: Method | str) -> Method:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -27,6 +29,11 @@ def existing(topology: Topology, seed: int) -> Existing:
     return Existing(topology, weights_for(topology, seed), weights_for(topology, seed + 1))
 
 
+def makers(network: list[Existing]) -> list[Callable[[], Existing]]:
+    """A network as a rewiring takes it."""
+    return [functools.partial(dataclasses.replace, matrix) for matrix in network]
+
+
 networks = st.builds(
     lambda matrices, seed: [existing(topology, seed + 2 * i) for i, topology in enumerate(matrices)],
     st.lists(topologies(), min_size=1, max_size=3),
@@ -38,7 +45,7 @@ networks = st.builds(
 @settings(max_examples=40)
 @given(network=networks, rate=rates, seed=seeds)
 def test_every_composition_keeps_the_budget(method: Method, network: list[Existing], rate: float, seed: int) -> None:
-    rewirings = list(rewire(method, network, rate, seeded(seed)))
+    rewirings = list(rewire(method, makers(network), rate, seeded(seed)))
     for matrix, rewiring in zip(network, rewirings, strict=True):
         before = matrix.topology
         kept = set(before.active[~rewiring.removed].tolist())
@@ -51,7 +58,7 @@ def test_every_composition_keeps_the_budget(method: Method, network: list[Existi
         assert rewiring.topology.active.tolist() == sorted(kept | set(grown))
         assert all(0 <= position < before.size for position in grown)
         assert (rewiring.topology.shape, rewiring.topology.gates) == (before.shape, before.gates)
-    again = rewire(method, network, rate, seeded(seed))
+    again = rewire(method, makers(network), rate, seeded(seed))
     assert all(torch.equal(a.topology.active, b.topology.active) for a, b in zip(rewirings, again, strict=True))
 
 
@@ -59,11 +66,11 @@ def test_every_composition_keeps_the_budget(method: Method, network: list[Existi
 def test_extreme_rates(method: Method) -> None:
     gates = GateLayout.even(("a", "b"), 6)
     network = [existing(Topology.random((6, 5), gates, count, seeded(count)), count) for count in (1, 10, 30)]
-    for matrix, rewiring in zip(network, rewire(method, network, 0.0, seeded(0)), strict=True):
+    for matrix, rewiring in zip(network, rewire(method, makers(network), 0.0, seeded(0)), strict=True):
         assert not rewiring.removed.any()
         assert len(rewiring.grown) == 0
         assert torch.equal(rewiring.topology.active, matrix.topology.active)
-    for matrix, rewiring in zip(network, rewire(method, network, 1.0, seeded(0)), strict=True):
+    for matrix, rewiring in zip(network, rewire(method, makers(network), 1.0, seeded(0)), strict=True):
         assert int((~rewiring.removed).sum()) == 1
         assert rewiring.topology.count == matrix.topology.count
 
@@ -73,7 +80,7 @@ def test_extreme_densities(density: float) -> None:
     """At 1.0 the only empty places are those just emptied: they grow again, and start anew."""
     count = round(density * 4000)
     network = [existing(Topology.random((40, 100), GateLayout.even("ifgo", 40), count, seeded(3)), 4)]
-    (rewiring,) = rewire(SELFISH, network, 0.5, seeded(5))
+    (rewiring,) = rewire(SELFISH, makers(network), 0.5, seeded(5))
     assert int(rewiring.removed.sum()) == len(rewiring.grown) == round(0.5 * count)
     assert rewiring.topology.count == count
     if density == 1.0:
@@ -82,7 +89,7 @@ def test_extreme_densities(density: float) -> None:
 
 def test_one_row() -> None:
     network = [existing(Topology.random((1, 50), GateLayout.single(1), 10, seeded(0)), 0)]
-    (rewiring,) = rewire(SELFISH, network, 0.3, seeded(1))
+    (rewiring,) = rewire(SELFISH, makers(network), 0.3, seeded(1))
     assert (int(rewiring.removed.sum()), len(rewiring.grown), rewiring.topology.count) == (3, 3, 10)
 
 
@@ -93,7 +100,7 @@ def test_selfish_shifts_weights_to_the_gate_with_larger_weights() -> None:
     (_, weak), _ = topology.gate_spans()
     values = torch.ones(300)
     values[topology.within(weak)] = 0.01
-    (rewiring,) = rewire(SELFISH, [Existing(topology, values)], 0.3, seeded(1))
+    (rewiring,) = rewire(SELFISH, makers([Existing(topology, values)]), 0.3, seeded(1))
     densities = rewiring.topology.gate_densities()
     assert topology.gate_densities()["weak"] == pytest.approx(0.3, abs=0.05)
     assert densities["weak"] == pytest.approx(topology.gate_densities()["weak"] - 90 / 500 + 45 / 500)
@@ -102,14 +109,14 @@ def test_selfish_shifts_weights_to_the_gate_with_larger_weights() -> None:
 
 def test_just_removed_positions_may_grow_again() -> None:
     network = [existing(Topology.random((4, 5), GateLayout.single(4), 18, seeded(0)), 0)]
-    (rewiring,) = rewire(SELFISH, network, 0.5, seeded(1))
+    (rewiring,) = rewire(SELFISH, makers(network), 0.5, seeded(1))
     removed = set(network[0].topology.active[rewiring.removed].tolist())
     assert removed & set(rewiring.grown.tolist())
 
 
 def test_the_paper_number_of_rewired_weights() -> None:
     topology = Topology.random((600, 150), GateLayout.even("ifgo", 600), round(0.33 * 90_000), seeded(0))
-    (rewiring,) = rewire(SELFISH, [existing(topology, 0)], 0.7, seeded(1))
+    (rewiring,) = rewire(SELFISH, makers([existing(topology, 0)]), 0.7, seeded(1))
     assert len(rewiring.grown) == round(0.7 * topology.count)
     per_gate = [int((rewiring.grown // 22_500 == gate).sum()) for gate in range(4)]
     assert max(per_gate) - min(per_gate) <= 1
@@ -125,33 +132,30 @@ class OneAtATime:
     """Makes a matrix when it is asked for; the one before must be gone by then."""
 
     def __init__(self, network: list[Existing]) -> None:
-        self.network = network
+        self.makers = [functools.partial(self.make, matrix) for matrix in network]
         self.made = 0
         self.last: weakref.ref[Existing] | None = None
 
-    def __len__(self) -> int:
-        return len(self.network)
-
-    def __getitem__(self, index: int) -> Existing:
+    def make(self, matrix: Existing) -> Existing:
         assert self.last is None or self.last() is None
-        matrix = dataclasses.replace(self.network[index])
-        self.last, self.made = weakref.ref(matrix), self.made + 1
-        return matrix
+        made = dataclasses.replace(matrix)
+        self.last, self.made = weakref.ref(made), self.made + 1
+        return made
 
 
 @pytest.mark.parametrize("method", [SELFISH, SET, DSR], ids=lambda method: method.name)
 def test_one_matrix_is_held_at_a_time(method: Method) -> None:
     topologies = [Topology.random((8, 9), GateLayout.even("ab", 8), 30, seeded(seed)) for seed in range(4)]
     network = [existing(topology, seed) for seed, topology in enumerate(topologies)]
-    lazily = OneAtATime(network)
-    found = list(rewire(method, lazily, 0.5, seeded(1)))
-    assert lazily.made >= 4
-    for one, other in zip(found, rewire(method, network, 0.5, seeded(1)), strict=True):
+    watched = OneAtATime(network)
+    found = list(rewire(method, watched.makers, 0.5, seeded(1)))
+    assert watched.made >= 4
+    for one, other in zip(found, rewire(method, makers(network), 0.5, seeded(1)), strict=True):
         assert torch.equal(one.topology.active, other.topology.active)
 
 
 def test_pruning_holds_one_matrix_at_a_time() -> None:
     network = [existing(Topology.random((8, 9), GateLayout.single(8), 72, seeded(seed)), seed) for seed in range(3)]
-    lazily = OneAtATime(network)
-    assert [pruning.topology.count for pruning in prune(lazily, [70, 20, 5])] == [70, 20, 5]
-    assert lazily.made == 3
+    watched = OneAtATime(network)
+    assert [pruning.topology.count for pruning in prune(watched.makers, [70, 20, 5])] == [70, 20, 5]
+    assert watched.made == 3

@@ -4,8 +4,7 @@
 
     python -m selfish_rnn.benchmarking.memory '{"engine": "packed", "sparsity": 0.9, "threads": 2, "workload": {…}}'
 
-Other than in training the C library is left to give freed memory
-back: what a network needs is to be measured.
+Other than in training the C library is left to give freed memory back: what a network needs is to be measured.
 """
 
 from __future__ import annotations
@@ -51,13 +50,13 @@ def main(task: dict[str, Any]) -> None:
     torch.set_num_threads(task["threads"])
     workload = Workload(**task["workload"])
     torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # the first one imports much
-    imports = peak_memory()
+    imports = _peak()
     step = workload.step(_build(workload, task["engine"], task["sparsity"]))
-    building = peak_memory()
+    building = _peak()
     _start_afresh()
     for _ in range(STEPS):
         step()
-    training = peak_memory()
+    training = _peak()
     print(json.dumps({"training": training, "process": max(building, training), "imports": imports}))
 
 
@@ -83,6 +82,13 @@ def _packed_lstm(workload: Workload, sparsity: float) -> LanguageModel:
     for name, part in parts.items():
         setattr(model, name, part)
     return model
+
+
+def _peak() -> float:
+    found = peak_memory()
+    if found is None:
+        raise RuntimeError("this system does not tell how much memory a process took")
+    return found
 
 
 def _start_afresh() -> None:

@@ -13,7 +13,7 @@ from selfish_rnn.engine import native
 from selfish_rnn.engine.checks import check_shape, check_weight
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.native import address, panel_floats
-from selfish_rnn.engine.operators import contiguous, contiguous_if, operator
+from selfish_rnn.engine.operators import contiguous, contiguous_if, operator, where_needed
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.recurrent_operators import panel_rows
 
@@ -159,7 +159,7 @@ def highway_backward(
     for level_values, index in zip(values, indices, strict=True):
         check_weight(level_values, index, 2 * hidden, hidden)
     found = _highway_gradients(x, input_values, values, dy, needs)
-    given = [tensor if need else None for tensor, need in zip(found, needs, strict=True)]
+    given = where_needed(found, needs)
     step = panel_floats(batch, hidden)
     masked = step if mask is not None else 0
     d_panels, scratch, *work = native.workspace(
@@ -247,7 +247,7 @@ def _highway_autograd(ctx: Any, dy: Tensor | None, *unused: Tensor | None) -> tu
     needed = ctx.needs_input_grad
     needs = [needed[0], needed[1], needed[3], *needed[5], *needed[7]]
     found = highway_backward(x, mask, input_values, input_index, values, indices, kept, dy, needs)
-    dx, dh, d_input, *rest = (tensor if need else None for tensor, need in zip(found, needs, strict=True))
+    dx, dh, d_input, *rest = where_needed(found, needs)
     return dx, dh, None, d_input, None, rest[:depth], [None] * depth, rest[depth:], None
 
 

@@ -213,9 +213,10 @@ def workspace(*sizes: int) -> list[Tensor]:
     return [piece[:size] for piece, size in zip(pieces, sizes, strict=True)]
 
 
-def transposed_scratch(values: Tensor) -> Tensor:
-    """Memory for the values of one matrix in transposed order; one piece serves all matrices of a thread in turn."""
+def transposed_scratch(*values: Tensor) -> Tensor:
+    """Memory for the values of any of these matrices in transposed order; one piece serves a thread's in turn."""
+    largest = max(map(len, values))
     memory: Tensor | None = getattr(_scratch, "memory", None)
-    if memory is None or len(memory) < len(values):
-        memory = _scratch.memory = torch.empty(len(values))
+    if memory is None or len(memory) < largest:
+        memory = _scratch.memory = torch.empty(largest)
     return memory

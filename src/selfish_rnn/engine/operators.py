@@ -6,7 +6,7 @@ Each takes the values and the index of packed weights as tensors, so that autogr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -29,6 +29,11 @@ def contiguous(*tensors: Tensor) -> list[Tensor]:
         if tensor.dtype != torch.float32:
             raise TypeError(f"the packed engine computes in torch.float32, not in {tensor.dtype}")
     return [tensor.contiguous() for tensor in tensors]
+
+
+def where_needed(tensors: Iterable[Tensor], needs: Iterable[bool]) -> list[Tensor | None]:
+    """Of gradients that are empty where not needed: nothing there."""
+    return [tensor if need else None for tensor, need in zip(tensors, needs, strict=True)]
 
 
 def contiguous_if(tensor: Tensor | None) -> Tensor | None:
@@ -76,7 +81,7 @@ def linear_backward(
         return tuple(tensor.zero_() for tensor in found)  # type: ignore[return-value]
     (work,) = native.workspace(panel_floats(n, rows + columns))
     scratch = native.transposed_scratch(values) if needs[0] else None
-    given = [address(tensor) if need else None for tensor, need in zip(found, needs, strict=True)]
+    given = map(address, where_needed(found, needs))
     native.library().selfish_linear_backward(
         address(index), address(values), address(x), address(gradient), n, *given, address(scratch), address(work)
     )
@@ -107,7 +112,7 @@ def _linear_autograd(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     needs = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.has_bias and ctx.needs_input_grad[3]]
     collect(index, x, gradient)
     found = linear_backward(x, gradient, values, index, needs)
-    dx, dvalues, dbias = (tensor if need else None for tensor, need in zip(found, needs, strict=True))
+    dx, dvalues, dbias = where_needed(found, needs)
     return dx, dvalues, None, dbias, None
 
 

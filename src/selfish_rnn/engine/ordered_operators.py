@@ -12,7 +12,7 @@ from selfish_rnn.engine.checks import check_shape, check_weight
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.highway_operators import check_gates, check_window
 from selfish_rnn.engine.native import panel_floats
-from selfish_rnn.engine.operators import contiguous, contiguous_if, operator
+from selfish_rnn.engine.operators import contiguous, contiguous_if, operator, where_needed
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.recurrent_operators import panel_rows
 
@@ -146,15 +146,12 @@ def ordered_neurons_backward(
     check_weight(input_values, input_index, lines, inputs)
     check_weight(recurrent_values, recurrent_index, lines, hidden)
     found = _gradients(x, input_values, recurrent_values, dy, chunk, needs)
-    dx, dh, dc, d_input, d_recurrent, dbias = (
-        tensor if need else None for tensor, need in zip(found, needs, strict=True)
-    )
+    dx, dh, dc, d_input, d_recurrent, dbias = where_needed(found, needs)
     step = panel_floats(batch, 1)
     x_panels, d_panels, *work = native.workspace(
         *(panel_floats(steps * batch, count) for count in (inputs, lines)),
         *(step * count for count in (lines, 2 * hidden, hidden, hidden)),
     )
-    larger = input_values if len(input_values) > len(recurrent_values) else recurrent_values
     native.run(
         "selfish_ordered_backward",
         native.OrderedBackward,
@@ -179,7 +176,7 @@ def ordered_neurons_backward(
         input_gradients=d_input,
         recurrent_gradients=d_recurrent,
         bias_gradient=dbias,
-        values_t=native.transposed_scratch(larger),
+        values_t=native.transposed_scratch(input_values, recurrent_values),
         x_panels=x_panels,
         d_panels=d_panels,
         d_gates=work[0],
@@ -231,9 +228,7 @@ def _autograd(ctx: Any, dy: Tensor | None, dc_last: Tensor | None, *unused: Tens
     state = needed[1] or needed[2]
     needs = [needed[0], state, state, needed[3], needed[5], needed[7]]
     found = ordered_neurons_backward(x, *weights, kept, dy, dc_last, ctx.chunk, needs)
-    dx, dh, dc, d_input, d_recurrent, dbias = (
-        tensor if need else None for tensor, need in zip(found, needs, strict=True)
-    )
+    dx, dh, dc, d_input, d_recurrent, dbias = where_needed(found, needs)
     return dx, dh, dc, d_input, None, d_recurrent, None, dbias, None, None
 
 

@@ -12,7 +12,7 @@ from selfish_rnn.engine import native
 from selfish_rnn.engine.checks import check_shape, check_weight
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.native import CELLS, panel_floats
-from selfish_rnn.engine.operators import contiguous, contiguous_if, operator
+from selfish_rnn.engine.operators import contiguous, contiguous_if, operator, where_needed
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
@@ -140,11 +140,7 @@ def recurrent_layer_backward(
         step,
         step,
     )
-    larger = input_values if len(input_values) > len(recurrent_values) else recurrent_values
-    scratch = native.transposed_scratch(larger)
-    dx, dh, dc, d_input, d_recurrent, dbias, d_recurrent_bias = (
-        tensor if need else None for tensor, need in zip(found, needs, strict=True)
-    )
+    dx, dh, dc, d_input, d_recurrent, dbias, d_recurrent_bias = where_needed(found, needs)
     native.run(
         "selfish_layer_backward",
         native.LayerBackward,
@@ -172,7 +168,7 @@ def recurrent_layer_backward(
         recurrent_gradients=d_recurrent,
         bias_gradient=dbias,
         recurrent_bias_gradient=d_recurrent_bias,
-        values_t=scratch,
+        values_t=native.transposed_scratch(input_values, recurrent_values),
         x_panels=x_panels,
         d_input_panels=d_input_panels,
         d_recurrent_panels=d_recurrent_panels,
@@ -251,9 +247,7 @@ def _layer_autograd(
         ctx.hidden,
         needs,
     )
-    dx, dh, dc, d_input, d_recurrent, dbias, d_recurrent_bias = (
-        tensor if need else None for tensor, need in zip(found, needs, strict=True)
-    )
+    dx, dh, dc, d_input, d_recurrent, dbias, d_recurrent_bias = where_needed(found, needs)
     return dx, dh, dc, d_input, None, d_recurrent, None, dbias, d_recurrent_bias, None, None
 
 

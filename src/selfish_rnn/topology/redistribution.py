@@ -43,24 +43,15 @@ class Freed:
 
 @dataclass(frozen=True)
 class Layer:
-    """The numbers of a matrix after removal: its size, the weights ``kept`` and ``freed``.
+    """The numbers of a matrix after removal: weights ``kept`` and ``freed``, and ``room`` for new ones.
 
     ``momentum`` is the mean magnitude of the momentum of the weights before removal.
     """
 
-    size: int
     kept: int
     freed: int
+    room: int
     momentum: float | None = None
-    removed_taken: bool = False
-
-    @property
-    def room(self) -> int:
-        return self.size - self.kept - (self.freed if self.removed_taken else 0)
-
-    def keeping_clear_of_removed(self) -> Layer:
-        """The same, with what was removed just now as taken."""
-        return replace(self, removed_taken=True)
 
 
 Quota = tuple[Span, int]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -40,16 +39,8 @@ class Existing:
         return float(along.abs().mean()) if len(along) else 0.0
 
 
-class Network(Protocol):
-    """The matrices of a network in their order.
-
-    A list of :class:`Existing` is one. Where what exists takes memory to gather, a matrix may be made when it is asked
-    for: a rewiring holds one at a time.
-    """
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Existing: ...
+Network = Sequence[Callable[[], Existing]]
+"""Each matrix of a network when it is asked for: gathering one takes memory, and a rewiring holds one at a time."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +85,8 @@ def rewire(
 
 def prune(network: Network, counts: Sequence[int]) -> Iterator[Rewiring]:
     """Remove the smallest weights of every matrix until as many as ``counts`` says are left; none grows."""
-    for index, count in enumerate(counts):
-        yield _pruning(network[index], count)
+    for matrix, count in zip(network, counts, strict=True):
+        yield _pruning(matrix(), count)
 
 
 def _pruning(matrix: Existing, count: int) -> Rewiring:
@@ -112,7 +103,7 @@ def _rewirings(plan: _Plan, generator: torch.Generator) -> Iterator[Rewiring]:
 def _rewiring(plan: _Plan, index: int, generator: torch.Generator) -> Rewiring:
     assert plan.method.growth is not None
     growth = GROWTHS[plan.method.growth]
-    matrix = plan.network[index]
+    matrix = plan.network[index]()
     removed = plan.removed(index, matrix)
     staying = unmarked(removed)
     gradients = None if matrix.gradients is None else matrix.gradients[staying]
@@ -135,15 +126,14 @@ class _Plan:
         self._counts: list[int] | None = None
         momentum: list[float | None] = [None] * len(network)
         if method.signal == "momentum":
-            momentum = [network[index].mean_score() for index in range(len(network))]
+            momentum = [matrix().mean_score() for matrix in network]
         if method.removal == "magnitude-sparing-dense":
-            topologies = [network[index].topology for index in range(len(network))]
+            topologies = [matrix().topology for matrix in network]
             self._rates = sparing_rates(topologies, [mean or 0.0 for mean in momentum], rate)
         elif method.removal == "threshold":
-            self._removed = threshold.remove((network[index].values for index in range(len(network))), rate)
+            self._removed = threshold.remove((matrix().values for matrix in network), rate)
         elif method.pool == "network":
-            everything = [network[index] for index in range(len(network))]
-            self._removed = self._remove(everything, rate)
+            self._removed = self._remove([matrix() for matrix in network], rate)
         if method.redistribution in LAYER_REDISTRIBUTIONS:
             self._divide_over_layers(momentum)
 
@@ -174,14 +164,15 @@ class _Plan:
 
     def _divide_over_layers(self, momentum: Sequence[float | None]) -> None:
         layers = [self._layer(index, mean) for index, mean in enumerate(momentum)]
-        assert self.method.growth is not None
-        clear = [layer.keeping_clear_of_removed() for layer in layers]
+        clear = [replace(layer, room=layer.room - layer.freed) for layer in layers]
         self._elsewhere = sum(layer.room for layer in clear) >= sum(layer.freed for layer in clear)
+        assert self.method.growth is not None
         if GROWTHS[self.method.growth].elsewhere and self._elsewhere:
             layers = clear
         self._counts = LAYER_REDISTRIBUTIONS[self.method.redistribution](layers)
 
     def _layer(self, index: int, momentum: float | None) -> Layer:
-        matrix = self.network[index]
+        matrix = self.network[index]()
         freed = int(self.removed(index, matrix).sum())
-        return Layer(matrix.topology.size, matrix.topology.count - freed, freed, momentum)
+        kept = matrix.topology.count - freed
+        return Layer(kept, freed, matrix.topology.size - kept, momentum)

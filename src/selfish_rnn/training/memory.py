@@ -39,8 +39,8 @@ def give_back_freed_memory() -> None:
             ctypes.CDLL(None).malloc_trim(0)
 
 
-def peak_memory() -> float:
-    """The most memory, in MiB, that the process has had resident at a time.
+def peak_memory() -> float | None:
+    """The most memory, in MiB, that the process has had resident at a time; nothing where the system does not tell.
 
     The mark is that of its own address space (``VmHWM``) where the system has one. ``ru_maxrss`` would not do on
     Linux: a process started by a large one begins with the mark of the large one.
@@ -50,6 +50,8 @@ def peak_memory() -> float:
         found = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.MULTILINE)
         if found:
             return int(found.group(1)) * 1024 / _MIB
-    import resource  # not on Windows
-
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / _MIB

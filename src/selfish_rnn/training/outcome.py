@@ -59,7 +59,7 @@ def summarise(trainer: Trainer) -> dict[str, Any]:
         "active_parameters": others + network["active_weights"],
         "total_parameters": others + network["total_weights"],
         "seconds": trainer.position.seconds,
-        "peak_memory_mib": round(peak_memory(), 1),
+        "peak_memory_mib": peak_memory(),
         "engine": experiment.engine,
         "threads": torch.get_num_threads(),
         "seed": experiment.seed,
