@@ -1,6 +1,6 @@
 """Builds the packed engine's kernels; everything else about the package is in pyproject.toml.
 
-The kernels are a plain shared library (no Python or torch headers) that :mod:`selfish_rnn.engine.native` loads. One
+The kernels are a plain shared library (no Python or torch headers) that :mod:`selfish_rnn.engine.library` loads. One
 source is compiled once for every kind of processor, and the library chooses among them when it is loaded. Where there
 is no C++ compiler the package installs without the library and serves with the masked engine.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
-NATIVE = Path("src/selfish_rnn/engine/native")
+NATIVE = Path("src/selfish_rnn/engine/kernels")
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 FLAGS = ["-std=c++17", "-O3", "-g0", "-fPIC", "-fopenmp", "-fno-math-errno", "-ffp-contract=fast", "-Wno-psabi"]
 AVX2 = ["-mavx2", "-mfma"]

@@ -27,8 +27,8 @@ sys.path.insert(0, str(ROOT / "tests" / "models"))
 from test_on_lstm import reference as on_lstm_reference  # noqa: E402
 from test_rhn import reference as highway_reference  # noqa: E402
 
-from selfish_rnn.models.highway import HighwayCell  # noqa: E402
-from selfish_rnn.models.ordered_neurons import OrderedNeuronsCell  # noqa: E402
+from selfish_rnn.models.cells.highway import HighwayCell  # noqa: E402
+from selfish_rnn.models.cells.ordered_neurons import OrderedNeuronsCell  # noqa: E402
 
 BATCH = 20
 

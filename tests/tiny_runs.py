@@ -11,12 +11,12 @@ from typing import Any
 from torch import Tensor
 
 from selfish_rnn.corpora import load_corpus
-from selfish_rnn.experiments.presets import Settings, build_experiment, with_settings
+from selfish_rnn.experiment.presets import Settings, build_experiment, with_settings
+from selfish_rnn.experiment.settings import Experiment
+from selfish_rnn.runs.checkpoints import load_tensors
+from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.topology import budget
-from selfish_rnn.training.checkpoints import load_tensors
-from selfish_rnn.training.progress import EpochReport, StepReport
-from selfish_rnn.training.run_folder import RunFolder
-from selfish_rnn.training.settings import Experiment
+from selfish_rnn.training.events import EpochReport, StepReport
 from selfish_rnn.training.trainer import Trainer
 
 WORDS = (

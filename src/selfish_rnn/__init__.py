@@ -1,11 +1,12 @@
 """Train recurrent networks that are sparse from the first step to the last."""
 
-from selfish_rnn.cells import register_cell
 from selfish_rnn.engine import pack
 from selfish_rnn.errors import UserError
-from selfish_rnn.intrinsic import IntrinsicStructure, shrink
 from selfish_rnn.optim import NTASGD, SNTASGD
+from selfish_rnn.runs.export import load
 from selfish_rnn.sparsifier import Sparsifier
+from selfish_rnn.sparsifier.intrinsic import IntrinsicStructure, shrink
+from selfish_rnn.sparsifier.registry import register_cell
 from selfish_rnn.topology import (
     DENSE,
     DSR,
@@ -22,7 +23,6 @@ from selfish_rnn.topology import (
     GateLayout,
     Method,
 )
-from selfish_rnn.training.exports import load
 
 __all__ = [
     "DENSE",

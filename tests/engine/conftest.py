@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from selfish_rnn.engine import native
+from selfish_rnn.engine import library
 
-TARGETS = native.targets() if native.available() else ()
+TARGETS = library.targets() if library.available() else ()
 
 
 @pytest.fixture(scope="module", params=TARGETS)
 def target(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = native.target()
-    native.use_target(request.param)
+    before = library.target()
+    library.use_target(request.param)
     yield request.param
-    native.use_target(before)
+    library.use_target(before)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from selfish_rnn.engine import PackedWeight, available, native
+from selfish_rnn.engine import PackedWeight, available, library
 
 needs_kernels = pytest.mark.skipif(not available(), reason="the packed engine's kernels are not built")
 
@@ -67,7 +67,7 @@ def assert_same_gradient(weight: PackedWeight, dense: Tensor, what: str = "") ->
 
 
 def index_is_valid(index: Tensor) -> bool:
-    return bool(native.library().selfish_index_valid(index.data_ptr(), len(index)))
+    return bool(library.kernels().selfish_index_valid(index.data_ptr(), len(index)))
 
 
 def assert_consistent(weight: PackedWeight, seed: int = 0) -> None:

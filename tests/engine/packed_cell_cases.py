@@ -9,9 +9,9 @@ import torch
 from packed_cases import assert_close, assert_same_gradient, seeded, topology
 from torch import Tensor, nn
 
-from selfish_rnn.cells import gate_layouts
 from selfish_rnn.engine import PackedEmbedding, PackedLinear, PackedWeight
 from selfish_rnn.engine.dense_gradients import dense_gradient, start_collecting, stop_collecting
+from selfish_rnn.sparsifier.registry import gate_layouts
 
 Module = TypeVar("Module", bound=nn.Module)
 

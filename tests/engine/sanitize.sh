@@ -9,7 +9,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-native=src/selfish_rnn/engine/native
+native=src/selfish_rnn/engine/kernels
 flags="-std=c++17 -O1 -g -fPIC -fopenmp -fno-math-errno -ffp-contract=fast -Wno-psabi -fno-omit-frame-pointer
        -fsanitize=address,undefined -fno-sanitize-recover=undefined"
 

@@ -22,9 +22,10 @@ from packed_cell_cases import (
 )
 from torch import Tensor, nn
 
-from selfish_rnn.engine import highway_operators, pack
+from selfish_rnn.engine import pack
+from selfish_rnn.engine.operators import highway as highway_operators
 from selfish_rnn.models import RecurrentHighwayNetwork
-from selfish_rnn.models.highway import HighwayCell
+from selfish_rnn.models.cells.highway import HighwayCell
 
 pytestmark = needs_kernels
 

@@ -22,9 +22,10 @@ from packed_cell_cases import (
 )
 from torch import nn
 
-from selfish_rnn.engine import ordered_operators, pack
+from selfish_rnn.engine import pack
+from selfish_rnn.engine.operators import ordered_neurons as ordered_operators
 from selfish_rnn.models import OrderedNeuronsLSTM
-from selfish_rnn.models.ordered_neurons import OrderedNeuronsCell
+from selfish_rnn.models.cells.ordered_neurons import OrderedNeuronsCell
 
 pytestmark = needs_kernels
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from selfish_rnn.engine import PackedGRU, PackedLSTM, PackedRNN, PackedWeight
 from selfish_rnn.engine.dense_gradients import dense_gradient, start_collecting, stop_collecting
-from selfish_rnn.engine.recurrent_modules import PackedRecurrent
+from selfish_rnn.engine.modules.recurrent import PackedRecurrent
 
 pytestmark = needs_kernels
 

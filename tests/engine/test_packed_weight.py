@@ -25,7 +25,7 @@ from packed_cases import (
 )
 from torch import Tensor, nn
 
-from selfish_rnn.engine import PackedLSTM, PackedWeight, functional, native
+from selfish_rnn.engine import PackedLSTM, PackedWeight, functional, library
 
 pytestmark = needs_kernels
 
@@ -234,5 +234,5 @@ def test_an_index_that_does_not_part_the_gates_is_refused() -> None:
 
 def test_header_as_native_code_has_it() -> None:
     weight = packed(20, 70, 0.3, 2)
-    header = native.header(weight.index)
+    header = library.header(weight.index)
     assert (header.rows, header.columns, header.count, header.bytes) == (20, 70, weight.count, len(weight.index))

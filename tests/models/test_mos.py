@@ -15,10 +15,10 @@ from model_checks import (
 )
 from torch import Tensor
 
-from selfish_rnn.cells import gate_layouts
 from selfish_rnn.models import MixtureOfSoftmaxesLSTM, regularisers
-from selfish_rnn.models.mixture import mixture_log_probabilities, mixture_loss
+from selfish_rnn.models.cells.mixture import mixture_log_probabilities, mixture_loss
 from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
+from selfish_rnn.sparsifier.registry import gate_layouts
 
 DROPOUTS = ("dropout_word", "dropout_input", "dropout_hidden", "dropout_output", "dropout_latent", "weight_drop")
 OFF = dict.fromkeys(DROPOUTS, 0.0)

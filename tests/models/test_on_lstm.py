@@ -15,11 +15,11 @@ from model_checks import (
 from torch import Tensor
 from torch.nn import functional
 
-from selfish_rnn.cells import gate_layouts
 from selfish_rnn.errors import UserError
 from selfish_rnn.models import OrderedNeuronsLSTM, regularisers
-from selfish_rnn.models.ordered_neurons import OrderedNeuronsCell
+from selfish_rnn.models.cells.ordered_neurons import OrderedNeuronsCell
 from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
+from selfish_rnn.sparsifier.registry import gate_layouts
 
 OFF = dict.fromkeys(("dropout_word", "dropout_input", "dropout_hidden", "dropout_output", "drop_connect"), 0.0)
 NAMES = {"weight_input": "W_in", "bias_input": "b_in", "weight_recurrent": "W_rec", "bias_recurrent": "b_rec"}

@@ -13,9 +13,9 @@ from model_checks import (
 from torch import Tensor
 from torch.nn import functional
 
-from selfish_rnn.cells import gate_layouts
 from selfish_rnn.models import RecurrentHighwayNetwork, regularisers, rhn
-from selfish_rnn.models.highway import HighwayCell
+from selfish_rnn.models.cells.highway import HighwayCell
+from selfish_rnn.sparsifier.registry import gate_layouts
 
 
 def small(**changes: float) -> RecurrentHighwayNetwork:

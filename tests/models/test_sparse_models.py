@@ -9,7 +9,7 @@ import torch
 
 from selfish_rnn import SNTASGD, Sparsifier
 from selfish_rnn.models import MODELS, LanguageModel, detach
-from selfish_rnn.selection import choose_weights
+from selfish_rnn.sparsifier.selection import choose_weights
 from selfish_rnn.topology import ALLOCATIONS
 
 TINY: dict[str, dict[str, Any]] = {

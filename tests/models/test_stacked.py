@@ -11,10 +11,10 @@ from model_checks import (
 )
 from torch import nn
 
-from selfish_rnn.cells import gate_layouts
 from selfish_rnn.errors import UserError
 from selfish_rnn.models import MODELS, StackedRNN
 from selfish_rnn.models.base import detach
+from selfish_rnn.sparsifier.registry import gate_layouts
 
 NAMES = ("stacked-lstm", "stacked-gru", "stacked-rnn")
 

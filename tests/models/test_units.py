@@ -9,9 +9,9 @@ import torch
 from model_checks import check_carried_state, check_dropout, check_loss_is_that_of_logits, parameter_count
 from torch import nn
 
-from selfish_rnn.cells import gate_layouts
 from selfish_rnn.errors import UserError
 from selfish_rnn.models import MODELS, LanguageModel, RecurrentHighwayNetwork, StackedRNN
+from selfish_rnn.sparsifier.registry import gate_layouts
 
 TINY: dict[str, dict[str, Any]] = {
     "stacked-lstm": {"embedding": 5, "hidden": (6, 4)},

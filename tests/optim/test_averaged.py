@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 
 from selfish_rnn.optim import NTASGD, SNTASGD
-from selfish_rnn.optimizer_state import forget
+from selfish_rnn.sparsifier.optimizer_state import forget
 
 BOTH = pytest.mark.parametrize("kind", [SNTASGD, NTASGD])
 Kind = type[SNTASGD] | type[NTASGD]

@@ -8,7 +8,7 @@ from optim_cases import Arrays, assert_golden, golden
 from torch import Tensor, nn
 
 from selfish_rnn.optim import SNTASGD
-from selfish_rnn.optimizer_state import forget
+from selfish_rnn.sparsifier.optimizer_state import forget
 
 MASKED = (0, 2)
 

@@ -7,7 +7,7 @@ from optim_cases import GOLDEN_NAMES, Arrays, TraceModel, assert_golden, golden
 from torch import Tensor, nn
 
 from selfish_rnn.optim import NTASGD, SNTASGD
-from selfish_rnn.optimizer_state import forget
+from selfish_rnn.sparsifier.optimizer_state import forget
 
 
 def test_train_dense() -> None:

@@ -12,9 +12,9 @@ from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from selfish_rnn.experiment.settings import OPTIMIZERS, OptimizerSettings
 from selfish_rnn.optim import NTASGD, SNTASGD
 from selfish_rnn.training.optimizers import LearningRate, build_optimizer
-from selfish_rnn.training.settings import OPTIMIZERS, OptimizerSettings
 
 
 def options(name: str, **given: Any) -> OptimizerSettings:

@@ -14,10 +14,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from selfish_rnn.errors import UserError
 from selfish_rnn.optim import SNTASGD
-from selfish_rnn.training.checkpoints import load_tensors
+from selfish_rnn.runs.checkpoints import load_tensors
+from selfish_rnn.runs.saved_weights import load_portable_weights, portable_weights
 from selfish_rnn.training.evaluation import evaluate, perplexity
-from selfish_rnn.training.interruption import Interrupted
-from selfish_rnn.training.portable import load_portable_weights, portable_weights
+from selfish_rnn.training.stop import Interrupted
 from selfish_rnn.training.trainer import Trainer
 from tiny_runs import UPDATES_PER_EPOCH, Recorder, bits, budget_of, tiny_trainer, trained
 

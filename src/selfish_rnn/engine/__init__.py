@@ -8,11 +8,11 @@
 """
 
 from selfish_rnn.engine.functional import linear_cross_entropy
-from selfish_rnn.engine.modules import PackedEmbedding, PackedLinear
-from selfish_rnn.engine.native import available
+from selfish_rnn.engine.library import available
+from selfish_rnn.engine.modules.basic import PackedEmbedding, PackedLinear
+from selfish_rnn.engine.modules.recurrent import PackedGRU, PackedLSTM, PackedRNN
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.packing import pack, put_packed, unpackable
-from selfish_rnn.engine.recurrent_modules import PackedGRU, PackedLSTM, PackedRNN
 
 __all__ = [
     "PackedEmbedding",

@@ -10,7 +10,7 @@ from torch.optim.optimizer import Optimizer
 
 from selfish_rnn.engine import dense_gradients
 from selfish_rnn.engine.packed_weight import PackedWeight
-from selfish_rnn.sparse_weight import SparseWeight
+from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.topology import Existing, GateLayout, Rewiring, Topology
 
 

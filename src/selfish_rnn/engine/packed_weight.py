@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from selfish_rnn.engine import native
-from selfish_rnn.engine.native import address
+from selfish_rnn.engine import library
+from selfish_rnn.engine.library import address
 from selfish_rnn.engine.tiling import Tiling, gates_cut_alike
-from selfish_rnn.optimizer_state import carry, rearranged
+from selfish_rnn.sparsifier.optimizer_state import carry, rearranged
 
 
 class PackedWeight(nn.Module):
@@ -68,7 +68,7 @@ class PackedWeight(nn.Module):
 
     def _build(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """The index for these positions, and for each value the rank of its position."""
-        library = native.library()
+        kernels = library.kernels()
         tiling = Tiling.of(self.shape, self.gate_rows, len(positions))
         bounds = torch.tensor(tiling.row_bounds, dtype=torch.int32)
         arguments = (
@@ -80,9 +80,9 @@ class PackedWeight(nn.Module):
             tiling.column_tiles,
             tiling.tile_columns,
         )
-        index = torch.empty(library.selfish_index_bytes(*arguments), dtype=torch.uint8)
+        index = torch.empty(kernels.selfish_index_bytes(*arguments), dtype=torch.uint8)
         order = torch.empty(len(positions), dtype=torch.int32)
-        library.selfish_index_build(*arguments, address(index), address(order))
+        kernels.selfish_index_build(*arguments, address(index), address(order))
         return index, order
 
     # Forms
@@ -123,7 +123,7 @@ class PackedWeight(nn.Module):
         """The row-major positions of the weights, sorted, and for each the place of its value in ``values``."""
         positions = torch.empty(self.count, dtype=torch.int64)
         places = torch.empty(self.count, dtype=torch.int32)
-        native.library().selfish_index_sorted(address(self.index), address(positions), address(places))
+        library.kernels().selfish_index_sorted(address(self.index), address(positions), address(places))
         return positions, places
 
     @property
@@ -232,9 +232,9 @@ class PackedWeight(nn.Module):
         if index.dtype != torch.uint8 or index.ndim != 1:
             return "is not the index of a packed weight"
         index = index.detach().cpu().clone(memory_format=torch.contiguous_format)
-        if not native.library().selfish_index_valid(address(index), len(index)):
+        if not library.kernels().selfish_index_valid(address(index), len(index)):
             return "is damaged, or not the index of a packed weight"
-        header = native.header(index)
+        header = library.header(index)
         if (header.rows, header.columns) != self.shape or (header.count,) != tuple(values.shape):
             return (
                 f"is of a {header.rows} x {header.columns} matrix with {header.count} weights, this is one of "

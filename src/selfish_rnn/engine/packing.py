@@ -9,14 +9,14 @@ from typing import TypeVar, cast
 import torch
 from torch import nn
 
-from selfish_rnn.cells import gate_layouts
-from selfish_rnn.engine import native
-from selfish_rnn.engine.modules import PackedEmbedding, PackedLinear
+from selfish_rnn.engine import library
+from selfish_rnn.engine.modules.basic import PackedEmbedding, PackedLinear
+from selfish_rnn.engine.modules.recurrent import PackedGRU, PackedLSTM, PackedRecurrent, PackedRNN
 from selfish_rnn.engine.packed_sparse_weight import PackedSparseWeight
 from selfish_rnn.engine.packed_weight import PackedWeight
-from selfish_rnn.engine.recurrent_modules import PackedGRU, PackedLSTM, PackedRecurrent, PackedRNN
-from selfish_rnn.sparse_weight import MaskedWeight
 from selfish_rnn.sparsifier import Sparsifier
+from selfish_rnn.sparsifier.registry import gate_layouts
+from selfish_rnn.sparsifier.weights import MaskedWeight
 from selfish_rnn.topology import GateLayout, Method
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -67,7 +67,7 @@ class _Packing:
     """One call of :func:`pack`."""
 
     def __init__(self, model: nn.Module, makers: dict[int, Maker] | None = None) -> None:
-        native.library()
+        library.kernels()
         self._sparsifiers = list(_sparsifiers(model))
         for sparsifier in self._sparsifiers:
             reason = unpackable(sparsifier.method)

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from selfish_rnn.engine import PackedLinear, linear_cross_entropy
 from selfish_rnn.errors import UserError
+from selfish_rnn.sparsifier.units import UnitLayer
 
 State = tuple[Tensor, ...]
 """The recurrent state carried from one window to the next, as a flat tuple of tensors."""
@@ -28,35 +29,6 @@ class Encoded:
     output: Tensor
     raw: Tensor
     state: State
-
-
-@dataclass(frozen=True)
-class UnitPart:
-    """The share that the units of a layer have in one parameter.
-
-    Along ``axis`` the parameter is ``blocks`` times as long as the layer has units, and in every block the k-th entry
-    is of unit k: of an LSTM's 4H x n matrix unit k has the rows k, H + k, 2H + k and 3H + k. ``reads`` marks the
-    columns through which something reads the unit's output; a unit that nothing reads can be left out.
-    """
-
-    parameter: nn.Parameter
-    axis: int
-    blocks: int = 1
-    reads: bool = False
-
-
-@dataclass(frozen=True)
-class UnitLayer:
-    """A recurrent layer as units that can be left out one by one, each with all the weights that belong to it.
-
-    ``parts`` makes the groups of intrinsic sparse structures (Wen et al. 2018); the ``biases`` of a unit go with it
-    but are in no group.
-    """
-
-    name: str
-    size: int
-    parts: tuple[UnitPart, ...]
-    biases: tuple[UnitPart, ...] = ()
 
 
 class LanguageModel(nn.Module, abc.ABC):

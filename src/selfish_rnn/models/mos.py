@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from selfish_rnn.models.base import Encoded, LanguageModel, State, check_probabilities, check_sizes
-from selfish_rnn.models.mixture import mixture_log_probabilities, mixture_loss
+from selfish_rnn.models.cells.mixture import mixture_log_probabilities, mixture_loss
 from selfish_rnn.models.regularisers import embed, locked_dropout, weight_drop
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from selfish_rnn.models.base import Encoded, LanguageModel, State, check_probabilities, check_sizes
-from selfish_rnn.models.ordered_neurons import CellOutput, OrderedNeuronsCell
+from selfish_rnn.models.cells.ordered_neurons import CellOutput, OrderedNeuronsCell
 from selfish_rnn.models.regularisers import embed, locked_dropout
 
 
@@ -25,7 +25,7 @@ class MasterDistances(NamedTuple):
 
 
 class OrderedNeuronsLSTM(LanguageModel):
-    """Embedding, :class:`~selfish_rnn.models.ordered_neurons.OrderedNeuronsCell` layers, tied output layer.
+    """Embedding, :class:`~selfish_rnn.models.cells.ordered_neurons.OrderedNeuronsCell` layers, tied output layer.
 
     All layers but the last are ``hidden`` wide; the last is as wide as the embedding. The masks of all
     dropouts are drawn once per window. The defaults are the paper's Penn Treebank network (25,232,180 weights

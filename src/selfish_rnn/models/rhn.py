@@ -10,17 +10,16 @@ from selfish_rnn.models.base import (
     Encoded,
     LanguageModel,
     State,
-    UnitLayer,
-    UnitPart,
     check_probabilities,
     check_sizes,
 )
-from selfish_rnn.models.highway import HIGHWAY_GATES, HighwayCell
+from selfish_rnn.models.cells.highway import HIGHWAY_GATES, HighwayCell
 from selfish_rnn.models.regularisers import dropout_mask, embed, locked_dropout
+from selfish_rnn.sparsifier.units import UnitLayer, UnitPart
 
 
 class RecurrentHighwayNetwork(LanguageModel):
-    """Embedding, one :class:`~selfish_rnn.models.highway.HighwayCell`, output layer tied to the embedding.
+    """Embedding, one :class:`~selfish_rnn.models.cells.highway.HighwayCell`, output layer tied to the embedding.
 
     Every dropout mask is drawn once per window: of whole words, of the input and the output for all time
     steps, of the state for all time steps and all depths. ``transform_bias`` is where the bias of the

@@ -15,11 +15,10 @@ from selfish_rnn.models.base import (
     Encoded,
     LanguageModel,
     State,
-    UnitLayer,
-    UnitPart,
     check_probabilities,
     check_sizes,
 )
+from selfish_rnn.sparsifier.units import UnitLayer, UnitPart
 
 Cell = Literal["lstm", "gru", "rnn"]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
+from selfish_rnn.experiment.settings import AdamSettings, AveragedSettings, MomentumSettings, OptimizerSettings
 from selfish_rnn.optim import NTASGD, SNTASGD
-from selfish_rnn.training.settings import AdamSettings, AveragedSettings, MomentumSettings, OptimizerSettings
 
 
 def build_optimizer(settings: OptimizerSettings, parameters: Iterable[nn.Parameter]) -> Optimizer:

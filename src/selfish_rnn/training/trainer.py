@@ -14,30 +14,30 @@ from torch import Tensor
 from selfish_rnn.corpora import Corpus
 from selfish_rnn.engine import pack
 from selfish_rnn.errors import UserError
+from selfish_rnn.experiment.settings import Experiment, changed_settings
 from selfish_rnn.models import State, detach
 from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
 from selfish_rnn.optim import NTASGD, SNTASGD
-from selfish_rnn.sparse_weight import SparseWeight
-from selfish_rnn.sparsifier import Sparsifier
-from selfish_rnn.training.building import build_model, build_sparsifier
-from selfish_rnn.training.checkpoints import save_tensors
-from selfish_rnn.training.evaluation import evaluate, perplexity
-from selfish_rnn.training.interruption import Interrupted, StopRequest
-from selfish_rnn.training.measures import describe, event_scalars, large_weights
-from selfish_rnn.training.memory import give_back_freed_memory
-from selfish_rnn.training.optimizers import LearningRate, build_optimizer
-from selfish_rnn.training.portable import (
+from selfish_rnn.runs.checkpoints import save_tensors
+from selfish_rnn.runs.folder import RunFolder
+from selfish_rnn.runs.logs import EventLog
+from selfish_rnn.runs.saved_weights import (
     load_portable_optimizer,
     load_portable_weights,
     portable_optimizer,
     portable_weights,
 )
-from selfish_rnn.training.position import Clock, Position
-from selfish_rnn.training.progress import EpochReport, Silent, StepReport, Watcher
+from selfish_rnn.sparsifier import Sparsifier
+from selfish_rnn.sparsifier.weights import SparseWeight
+from selfish_rnn.system import give_back_freed_memory
+from selfish_rnn.training.build import build_model, build_sparsifier
+from selfish_rnn.training.evaluation import evaluate, perplexity
+from selfish_rnn.training.events import EpochReport, Silent, StepReport, Watcher
+from selfish_rnn.training.metrics import describe, event_scalars, large_weights
+from selfish_rnn.training.optimizers import LearningRate, build_optimizer
 from selfish_rnn.training.random_state import random_state, restore_random_state
-from selfish_rnn.training.records import EventLog
-from selfish_rnn.training.run_folder import RunFolder
-from selfish_rnn.training.settings import Experiment, changed_settings
+from selfish_rnn.training.state import Clock, Position
+from selfish_rnn.training.stop import Interrupted, StopRequest
 from selfish_rnn.training.windows import batched, draw_length, window_at
 
 

@@ -1,0 +1,264 @@
+"""Recurrent layers that store and multiply only the weights that exist."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from selfish_rnn.engine.dense_gradients import note_dropped
+from selfish_rnn.engine.modules.basic import random_weight
+from selfish_rnn.engine.operators.recurrent import GATES, recurrent_layer
+from selfish_rnn.engine.packed_weight import PackedWeight
+
+Self = TypeVar("Self", bound="PackedRecurrent")
+
+
+class PackedRecurrent(nn.Module):
+    """What the packed LSTM, GRU and RNN have in common; arguments, names and shapes are those of torch's modules.
+
+    ``weight_ih_l0`` and so on are :class:`~selfish_rnn.engine.PackedWeight`. Not there: ``bidirectional`` and
+    ``proj_size``.
+    """
+
+    kind: ClassVar[type[nn.RNNBase]]
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        *,
+        sparsity: float,
+        weight_drop: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self._configure(input_size, hidden_size, num_layers, bias, batch_first, dropout, weight_drop)
+        gates = (hidden_size,) * GATES[self.cell]
+        for layer in range(num_layers):
+            for name, columns in (("ih", input_size if layer == 0 else hidden_size), ("hh", hidden_size)):
+                weight = random_weight((sum(gates), columns), sparsity, generator, gates)
+                self.add_module(f"weight_{name}_l{layer}", weight)
+                if bias:
+                    self.register_parameter(f"bias_{name}_l{layer}", nn.Parameter(torch.empty(sum(gates))))
+        self.reset_parameters()
+
+    def _configure(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        bias: bool,
+        batch_first: bool,
+        dropout: float,
+        weight_drop: float,
+    ) -> None:
+        for name, probability in (("dropout", dropout), ("weight_drop", weight_drop)):
+            if not 0 <= probability <= 1:
+                raise ValueError(f"{name} must be from 0 to 1, got {probability}")
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.bias, self.batch_first = bias, batch_first
+        self.dropout, self.weight_drop = dropout, weight_drop
+
+    @property
+    def cell(self) -> str:
+        """The name of the cell among the kernels."""
+        return "lstm"
+
+    def reset_parameters(self) -> None:
+        bound = 1 / math.sqrt(self.hidden_size)
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -bound, bound)
+
+    # Forms
+
+    @classmethod
+    def from_dense(cls: type[Self], dense: nn.RNNBase, weights: dict[str, PackedWeight] | None = None) -> Self:
+        """Layers with the non-zero weights of dense ones, or with ``weights`` (by name) in their place."""
+        if not isinstance(dense, cls.kind):
+            raise TypeError(f"{cls.__name__} is made from {cls.kind.__name__}, not from {type(dense).__name__}")
+        if dense.bidirectional or dense.proj_size:
+            raise ValueError("a packed recurrent module is neither bidirectional nor does it have a proj_size")
+        packed = cls.__new__(cls)
+        nn.Module.__init__(packed)
+        packed._configure(
+            dense.input_size,
+            dense.hidden_size,
+            dense.num_layers,
+            dense.bias,
+            dense.batch_first,
+            dense.dropout,
+            weight_drop=0.0,
+        )
+        packed._take_kind(dense)
+        gates = (dense.hidden_size,) * GATES[packed.cell]
+        for name, parameter in dense.named_parameters():
+            if name.startswith("weight"):
+                given = (weights or {}).get(name)
+                if given is not None and (given.shape != parameter.shape or given.gate_rows != gates):
+                    raise ValueError(f"{name} needs a packed weight of {tuple(parameter.shape)} with gates of {gates}")
+                packed.add_module(name, PackedWeight.from_dense(parameter, None, gates) if given is None else given)
+            else:
+                packed.register_parameter(name, nn.Parameter(parameter.detach().clone()))
+        return packed.train(dense.training)
+
+    def _take_kind(self, dense: nn.RNNBase) -> None:
+        """Whatever tells variants of a cell apart."""
+
+    def to_dense(self) -> nn.RNNBase:
+        """torch's module with zeros where no weight exists."""
+        make: Callable[..., nn.RNNBase] = self.kind
+        dense = make(
+            self.input_size,
+            self.hidden_size,
+            self.num_layers,
+            bias=self.bias,
+            batch_first=self.batch_first,
+            dropout=self.dropout,
+            **self._kind_arguments(),
+        )
+        with torch.no_grad():
+            for name, parameter in dense.named_parameters():
+                own = getattr(self, name)
+                parameter.copy_(own.to_dense() if isinstance(own, PackedWeight) else own)
+        return dense.train(self.training)
+
+    def _kind_arguments(self) -> dict[str, Any]:
+        return {}
+
+    # Running
+
+    def _run(self, x: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """All layers over a window; x is time x batch x features (or the other way round with ``batch_first``)."""
+        single = x.ndim == 2
+        if single:
+            x = x.unsqueeze(0 if self.batch_first else 1)
+            h, c = h.unsqueeze(1), None if c is None else c.unsqueeze(1)
+        if x.ndim != 3 or x.shape[-1] != self.input_size:
+            raise ValueError(f"the input must have {self.input_size} features, its shape is {tuple(x.shape)}")
+        if self.batch_first:
+            x = x.transpose(0, 1)
+        expected = (self.num_layers, x.shape[1], self.hidden_size)
+        for state in (h, c):
+            if state is not None and tuple(state.shape) != expected:
+                raise ValueError(f"the state must be of shape {expected}, it is of shape {tuple(state.shape)}")
+        hidden, memory = [], []
+        for layer in range(self.num_layers):
+            if layer:
+                x = functional.dropout(x, self.dropout, self.training)
+            x, h_last, c_last = self._run_layer(layer, x, h[layer], h.new_empty(0) if c is None else c[layer])
+            hidden.append(h_last)
+            memory.append(c_last)
+        if self.batch_first:
+            x = x.transpose(0, 1)
+        h, c = torch.stack(hidden), torch.stack(memory)
+        if single:
+            return x.squeeze(0 if self.batch_first else 1), h.squeeze(1), c.squeeze(1) if self.cell == "lstm" else c
+        return x, h, c
+
+    def _run_layer(self, layer: int, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        inputs: PackedWeight = getattr(self, f"weight_ih_l{layer}")
+        recurrence: PackedWeight = getattr(self, f"weight_hh_l{layer}")
+        biases = [getattr(self, f"bias_{name}_l{layer}", None) for name in ("ih", "hh")]
+        recurrent_values = self._dropped(recurrence)
+        tensors = (x, h, c, inputs.values, recurrent_values, *(bias for bias in biases if bias is not None))
+        keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        y, h_last, c_last, *_ = recurrent_layer(
+            x, h, c, inputs.values, inputs.index, recurrent_values, recurrence.index, *biases, self.cell, keep
+        )
+        return y, h_last, c_last
+
+    def _dropped(self, weight: PackedWeight) -> Tensor:
+        """The values of a recurrent matrix with some dropped, the same for all steps (Merity et al. 2018)."""
+        if not self.training or self.weight_drop == 0:
+            return weight.values
+        return weight.values * dropped_positions(weight, self.weight_drop)
+
+    def _state(self, x: Tensor) -> Tensor:
+        batch = x.shape[0 if self.batch_first else 1]
+        shape = (self.num_layers, self.hidden_size) if x.ndim == 2 else (self.num_layers, batch, self.hidden_size)
+        return x.new_zeros(shape)
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
+
+
+def dropped_positions(weight: PackedWeight, probability: float, rescaled: bool = True) -> Tensor:
+    """For each value 0 with ``probability``, else ``1 / (1 - probability)`` (1 if not ``rescaled``).
+
+    Drawn for all positions of the matrix, so that a network drops the same weights in either engine.
+    """
+    drawn = functional.dropout(torch.ones(weight.shape), probability).flatten()
+    if not rescaled:
+        drawn.sign_()
+    note_dropped(weight.index, drawn)
+    positions, places = weight.sorted()
+    return torch.empty_like(weight.values).index_copy_(0, places.to(torch.int64), drawn[positions])
+
+
+class PackedLSTM(PackedRecurrent):
+    """``torch.nn.LSTM`` with sparse weights.
+
+    >>> lstm = PackedLSTM(1500, 1500, num_layers=2, dropout=0.65, sparsity=0.9)
+    >>> output, (h, c) = lstm(inputs)          # inputs: time x batch x features
+    >>> lstm = PackedLSTM.from_dense(dense)    # the non-zeros of an nn.LSTM exist
+
+    ``weight_drop`` drops recurrent weights in training, one draw for a window (DropConnect).
+    """
+
+    kind = nn.LSTM
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        h, c = (self._state(x), self._state(x)) if state is None else state
+        y, h, c = self._run(x, h, c)
+        return y, (h, c)
+
+
+class PackedGRU(PackedRecurrent):
+    """``torch.nn.GRU`` with sparse weights; see :class:`PackedLSTM`."""
+
+    kind = nn.GRU
+
+    @property
+    def cell(self) -> str:
+        return "gru"
+
+    def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        y, h, _ = self._run(x, self._state(x) if state is None else state, None)
+        return y, h
+
+
+class PackedRNN(PackedRecurrent):
+    """``torch.nn.RNN`` with sparse weights; ``nonlinearity`` is ``"tanh"`` or ``"relu"``; see :class:`PackedLSTM`."""
+
+    kind = nn.RNN
+
+    def __init__(self, *arguments: Any, nonlinearity: str = "tanh", **named: Any) -> None:
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"nonlinearity must be tanh or relu, got {nonlinearity!r}")
+        object.__setattr__(self, "nonlinearity", nonlinearity)
+        super().__init__(*arguments, **named)
+
+    nonlinearity: str
+
+    @property
+    def cell(self) -> str:
+        return f"rnn_{self.nonlinearity}"
+
+    def _take_kind(self, dense: nn.RNNBase) -> None:
+        self.nonlinearity = cast(nn.RNN, dense).nonlinearity
+
+    def _kind_arguments(self) -> dict[str, Any]:
+        return {"nonlinearity": self.nonlinearity}
+
+    def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        y, h, _ = self._run(x, self._state(x) if state is None else state, None)
+        return y, h

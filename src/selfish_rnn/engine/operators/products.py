@@ -1,0 +1,250 @@
+"""The kernels as operators of torch, with gradients.
+
+Each takes the values and the index of packed weights as tensors, so that autograd, ``torch.compile`` and
+``torch.library.opcheck`` see ordinary operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from selfish_rnn.engine import library
+from selfish_rnn.engine.dense_gradients import collect, is_collecting
+from selfish_rnn.engine.library import address, panel_floats
+from selfish_rnn.engine.operators.common import check_rows, check_shape, check_weight
+
+
+def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
+    """Register a function of the kernels as ``torch.ops.selfish_rnn.<name>``."""
+    return torch.library.custom_op(f"selfish_rnn::{name}", mutates_args=(), device_types="cpu")
+
+
+def contiguous(*tensors: Tensor) -> list[Tensor]:
+    """Tensors as the kernels take them."""
+    for tensor in tensors:
+        if tensor.dtype != torch.float32:
+            raise TypeError(f"the packed engine computes in torch.float32, not in {tensor.dtype}")
+    return [tensor.contiguous() for tensor in tensors]
+
+
+def where_needed(tensors: Iterable[Tensor], needs: Iterable[bool]) -> list[Tensor | None]:
+    """Of gradients that are empty where not needed: nothing there."""
+    return [tensor if need else None for tensor, need in zip(tensors, needs, strict=True)]
+
+
+def contiguous_if(tensor: Tensor | None) -> Tensor | None:
+    """The same for what may be left out."""
+    return None if tensor is None else contiguous(tensor)[0]
+
+
+# Linear
+
+
+@operator("linear")
+def linear(x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, rows: int) -> Tensor:
+    """``x W^T + bias`` for x of … x columns."""
+    x, values = contiguous(x, values)
+    bias = contiguous_if(bias)
+    columns = x.shape[-1]
+    check_weight(values, index, rows, columns)
+    check_shape("bias", bias, rows)
+    n = x.numel() // columns
+    y = x.new_empty(*x.shape[:-1], rows)
+    if n:
+        (work,) = library.workspace(panel_floats(n, columns) if n > 1 else 0)
+        library.kernels().selfish_linear(
+            address(index), address(values), address(bias), address(x), n, address(y), address(work)
+        )
+    return y
+
+
+@linear.register_fake
+def _(x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, rows: int) -> Tensor:
+    return x.new_empty(*x.shape[:-1], rows)
+
+
+@operator("linear_backward")
+def linear_backward(
+    x: Tensor, gradient: Tensor, values: Tensor, index: Tensor, needs: list[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x, values and bias; empty where not needed."""
+    x, gradient, values = contiguous(x, gradient, values)
+    columns, rows = x.shape[-1], gradient.shape[-1]
+    check_weight(values, index, rows, columns)
+    n = x.numel() // columns
+    found = _linear_gradients(x, gradient, values, needs)
+    if n == 0:
+        return tuple(tensor.zero_() for tensor in found)  # type: ignore[return-value]
+    (work,) = library.workspace(panel_floats(n, rows + columns))
+    scratch = library.transposed_scratch(values) if needs[0] else None
+    given = map(address, where_needed(found, needs))
+    library.kernels().selfish_linear_backward(
+        address(index), address(values), address(x), address(gradient), n, *given, address(scratch), address(work)
+    )
+    return found
+
+
+def _linear_gradients(x: Tensor, gradient: Tensor, values: Tensor, needs: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+    return (
+        torch.empty_like(x, memory_format=torch.contiguous_format) if needs[0] else x.new_empty(0),
+        torch.empty_like(values) if needs[1] else x.new_empty(0),
+        x.new_empty(gradient.shape[-1]) if needs[2] else x.new_empty(0),
+    )
+
+
+@linear_backward.register_fake
+def _(x: Tensor, gradient: Tensor, values: Tensor, index: Tensor, needs: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+    return _linear_gradients(x, gradient, values, needs)
+
+
+def _save_linear(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, values, index, bias, _ = inputs
+    ctx.save_for_backward(x, values, index)
+    ctx.has_bias = bias is not None
+
+
+def _linear_autograd(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    x, values, index = ctx.saved_tensors
+    needs = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.has_bias and ctx.needs_input_grad[3]]
+    collect(index, x, gradient)
+    found = linear_backward(x, gradient, values, index, needs)
+    dx, dvalues, dbias = where_needed(found, needs)
+    return dx, dvalues, None, dbias, None
+
+
+linear.register_autograd(_linear_autograd, setup_context=_save_linear)
+
+
+# Lookup
+
+
+@operator("lookup")
+def lookup(tokens: Tensor, values: Tensor, index: Tensor, columns: int) -> Tensor:
+    """The rows of W that ``tokens`` (int64) name: … x columns."""
+    tokens = tokens.contiguous()
+    (values,) = contiguous(values)
+    check_weight(values, index, library.header(index).rows, columns)
+    check_rows("token", tokens, index)
+    y = values.new_empty(*tokens.shape, columns)
+    if tokens.numel():
+        library.kernels().selfish_lookup(address(index), address(values), address(tokens), tokens.numel(), address(y))
+    return y
+
+
+@lookup.register_fake
+def _(tokens: Tensor, values: Tensor, index: Tensor, columns: int) -> Tensor:
+    return values.new_empty(*tokens.shape, columns)
+
+
+@operator("lookup_backward")
+def lookup_backward(tokens: Tensor, gradient: Tensor, values: Tensor, index: Tensor) -> Tensor:
+    """The gradient of values."""
+    gradient, values = contiguous(gradient, values)
+    tokens = tokens.contiguous()
+    check_weight(values, index, library.header(index).rows, gradient.shape[-1])
+    check_rows("token", tokens, index)
+    found = torch.empty_like(values)
+    library.kernels().selfish_lookup_backward(
+        address(index), address(tokens), address(gradient), tokens.numel(), address(found)
+    )
+    return found
+
+
+@lookup_backward.register_fake
+def _(tokens: Tensor, gradient: Tensor, values: Tensor, index: Tensor) -> Tensor:
+    return torch.empty_like(values)
+
+
+def _save_lookup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    tokens, values, index, _ = inputs
+    ctx.save_for_backward(tokens, values, index)
+
+
+def _lookup_autograd(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    tokens, values, index = ctx.saved_tensors
+    collect(index, tokens, gradient)
+    return None, lookup_backward(tokens, gradient, values, index), None, None
+
+
+lookup.register_autograd(_lookup_autograd, setup_context=_save_lookup)
+
+
+# Loss
+
+
+@operator("cross_entropy")
+def cross_entropy(
+    x: Tensor, values: Tensor, index: Tensor, bias: Tensor, targets: Tensor, gradients: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The mean cross-entropy of ``softmax(x W^T + bias)`` with ``targets``, and with ``gradients`` those of x, values
+    and bias, which are at hand: without them they are empty."""
+    x, values, bias = contiguous(x, values, bias)
+    targets = targets.contiguous()
+    columns, rows, n = x.shape[-1], len(bias), targets.numel()
+    check_weight(values, index, rows, columns)
+    check_rows("target", targets, index)
+    if x.numel() != n * columns:
+        raise ValueError(f"there are {x.numel() // columns} inputs and {n} targets")
+    found = _loss_gradients(x, values, bias, gradients)
+    if n == 0:
+        return x.new_tensor(torch.nan), *(tensor.zero_() for tensor in found)  # type: ignore[return-value]
+    panels = min(-(-n // library.WIDEST), library.PANELS_AT_ONCE)
+    (work,) = library.workspace(panels * library.WIDEST * (rows + columns))
+    scratch = library.transposed_scratch(values) if gradients else None
+    given = [address(tensor) if gradients else None for tensor in found]
+    loss = library.kernels().selfish_cross_entropy(
+        address(index),
+        address(values),
+        address(bias),
+        address(x),
+        address(targets),
+        n,
+        *given,
+        address(scratch),
+        address(work),
+    )
+    return x.new_tensor(loss), *found
+
+
+def _loss_gradients(x: Tensor, values: Tensor, bias: Tensor, gradients: bool) -> tuple[Tensor, Tensor, Tensor]:
+    if not gradients:
+        return x.new_empty(0), x.new_empty(0), x.new_empty(0)
+    return torch.empty_like(x, memory_format=torch.contiguous_format), torch.empty_like(values), torch.empty_like(bias)
+
+
+@cross_entropy.register_fake
+def _(
+    x: Tensor, values: Tensor, index: Tensor, bias: Tensor, targets: Tensor, gradients: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return x.new_empty(()), *_loss_gradients(x, values, bias, gradients)
+
+
+def _save_loss(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    x, values, index, bias, targets, ctx.has_gradients = inputs
+    ctx.save_for_backward(*output[1:], x, values, index, bias, targets)
+    ctx.mark_non_differentiable(*output[1:])
+    ctx.set_materialize_grads(False)
+
+
+def _loss_autograd(ctx: Any, gradient: Tensor | None, *unused: Tensor | None) -> tuple[Tensor | None, ...]:
+    if gradient is None or not ctx.has_gradients:
+        return (None,) * 6
+    *found, x, values, index, bias, targets = ctx.saved_tensors
+    if is_collecting(index):
+        collect(index, x, _score_gradients(x, values, index, bias, targets) * gradient)
+    dx, dvalues, dbias = (tensor * gradient for tensor in found)
+    return dx, dvalues, None, dbias, None, None
+
+
+def _score_gradients(x: Tensor, values: Tensor, index: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
+    """Of the mean cross-entropy, with regard to all scores: what the kernel makes a few columns of at a time."""
+    scores: Tensor = linear(x, values, index, bias, len(bias)).view(-1, len(bias)).softmax(-1)
+    words = targets.flatten().unsqueeze(-1)
+    return scores.scatter_add_(-1, words, scores.new_full(words.shape, -1.0)) / len(words)
+
+
+cross_entropy.register_autograd(_loss_autograd, setup_context=_save_loss)

@@ -1,0 +1,161 @@
+"""Presets: named, complete experiments as YAML files, and changes to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from selfish_rnn.errors import UserError
+from selfish_rnn.experiment.settings import OPTIMIZERS, Experiment, explain, model_settings, nearest
+from selfish_rnn.models import MODELS
+
+NAMED_SECTIONS = ("model", "method", "optimizer")
+"""Sections whose ``name`` decides which other keys they have."""
+
+Settings = dict[str, Any]
+
+
+def preset_names() -> list[str]:
+    """The presets that come with the package."""
+    return sorted(entry.name.removesuffix(".yaml") for entry in _folder().iterdir() if entry.name.endswith(".yaml"))
+
+
+def read_preset(name: str) -> tuple[Settings, str]:
+    """The settings of a preset, and what it says about itself."""
+    if name not in preset_names():
+        known = preset_names()
+        if name in Experiment.model_fields:
+            raise UserError(f"{name!r} is a setting, not a preset: write {name}=VALUE")
+        raise UserError(f"unknown preset {name!r}{nearest(name, known)}; known are {', '.join(known)}")
+    settings = yaml.safe_load((_folder() / f"{name}.yaml").read_text())
+    return settings, settings.pop("about")
+
+
+def read_config(path: Path) -> Settings:
+    """The settings in a YAML file of the user's."""
+    try:
+        settings = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"configuration file {path} does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"configuration file {path} cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        problem = " ".join(str(error).split())
+        raise UserError(f"configuration file {path} is not valid YAML: {problem}") from None
+    if not isinstance(settings, dict):
+        raise UserError(f"configuration file {path} must hold keys and values, such as `epochs: 20`")
+    settings.pop("about", None)
+    return settings
+
+
+def with_settings(settings: Settings, more: Settings) -> Settings:
+    """Settings with others laid over them.
+
+    Another ``name`` for the method or optimizer starts that section anew, from the defaults of what it names: the
+    learning rate of one optimizer is nothing to another, unless they are as alike as SNT-ASGD and NT-ASGD. Another
+    model keeps the settings it has in common with the one before, so that a small experiment stays small.
+    """
+    result = dict(settings)
+    for key, value in more.items():
+        if key in NAMED_SECTIONS:
+            old, new = _as_section(result.get(key)), _as_section(value)
+            renamed = "name" in new and new["name"] != old.get("name")
+            if renamed:
+                result[key] = {**_in_common(key, old, new["name"]), **new}
+            else:
+                result[key] = _merged(old, new)
+        else:
+            result[key] = value
+    return result
+
+
+def with_assignments(settings: Settings, assignments: Sequence[str]) -> Settings:
+    """Settings changed by ``key=value`` words, ``section.key=value`` inside a section."""
+    # A section's name comes first whatever the order of the words, or it would wipe out what was set before it.
+    for word in sorted(assignments, key=lambda word: word.partition("=")[0].partition(".")[2] not in ("", "name")):
+        key, equals, text = word.partition("=")
+        if not equals or not key:
+            raise UserError(f"{word!r} is not a setting; write key=value, such as sparsity=0.8")
+        value = text if key == "corpus" else _value(text)
+        section, dot, rest = key.partition(".")
+        while dot:
+            inner, dot, deeper = rest.rpartition(".")
+            value = {deeper: value}
+            rest = inner
+        settings = with_settings(settings, {section: value})
+    return settings
+
+
+def build_experiment(settings: Settings, source: str) -> Experiment:
+    """Validate settings; what is wrong is an error that says where they come from."""
+    try:
+        return Experiment.model_validate(settings)
+    except ValidationError as error:
+        raise UserError(f"{source}: {explain(error, Experiment)}") from None
+
+
+def to_yaml(experiment: Experiment) -> str:
+    """A complete configuration file."""
+    text: str = yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False)
+    return text
+
+
+def explained_yaml(experiment: Experiment) -> str:
+    """The same with a word on every setting that its name does not explain."""
+    lines = []
+    for line in to_yaml(experiment).splitlines():
+        field = Experiment.model_fields.get(line.partition(":")[0])
+        about = field.description if field is not None else None
+        lines.append(f"{line}  # {about}" if about else line)
+    return "\n".join(lines) + "\n"
+
+
+def _folder() -> Any:
+    return resources.files("selfish_rnn.experiment") / "preset_files"
+
+
+def _merged(old: Settings, new: Settings) -> Settings:
+    """Keys of both, the new ones winning, also inside what they hold."""
+    inner = {
+        key: _merged(old[key], value)
+        for key, value in new.items()
+        if isinstance(value, dict) and isinstance(old.get(key), dict)
+    }
+    return {**old, **new, **inner}
+
+
+def _as_section(value: Any) -> Settings:
+    if value is None:
+        return {}
+    return dict(value) if isinstance(value, dict) else {"name": value}
+
+
+def _in_common(section: str, old: Settings, name: Any) -> Settings:
+    """The settings of a section that it keeps under another name."""
+    if section == "model" and name in list(MODELS):
+        kept = set(model_settings(name).model_fields)
+    elif section == "optimizer" and OPTIMIZERS.get(str(old.get("name"))) is OPTIMIZERS.get(str(name), Experiment):
+        kept = set(old)
+    else:
+        kept = set()
+    return {key: value for key, value in old.items() if key != "name" and key in kept}
+
+
+def _value(text: str) -> Any:
+    """What a word on the command line means, read as YAML."""
+    try:
+        value = yaml.safe_load(text) if text else None
+    except yaml.YAMLError:
+        value = text
+    if isinstance(value, str):
+        # YAML 1.1 reads 1e-3 as text; nobody who types it means that.
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    return value

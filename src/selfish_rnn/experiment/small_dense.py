@@ -1,0 +1,84 @@
+"""The dense network that has as many parameters as a sparse one: the paper's small dense baseline."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+
+from selfish_rnn.experiment.settings import Experiment
+from selfish_rnn.models import MODELS, LanguageModel
+from selfish_rnn.sparsifier.selection import choose_weights
+
+WIDTHS = ("embedding", "hidden", "hidden_last")
+"""The options of models that are widths of layers."""
+
+
+def small_dense(experiment: Experiment, vocabulary: int) -> Experiment:
+    """The same experiment with a dense model that has as many parameters as the sparse one would have.
+
+    All widths of the model are scaled by one factor, n/N with N the largest of them, and n is chosen so that the number
+    of parameters is nearest to
+
+        (1 - sparsity) · (weights that would be sparse) + (all others, biases included)
+
+    >>> experiment = build_experiment(read_preset("ptb-stacked-lstm")[0], "ptb-stacked-lstm")
+    >>> small_dense(experiment, vocabulary=10_000).model.hidden  # 1500 wide at sparsity 0.67
+    699
+    """
+    options = experiment.model.model_dump()
+    target = sparse_parameters(experiment, vocabulary)
+    step = options.get("chunk", 1)
+    largest = max(width for name in WIDTHS if name in options for width in _as_tuple(options[name]))
+
+    @cache
+    def count(steps: int) -> int:
+        return _count(_build(_scaled(options, steps * step / largest, step), vocabulary))
+
+    # The number of parameters never falls with the width, so the first width to reach the target is found by halving.
+    low, high = 1, max(largest // step, 1)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if count(middle) >= target else (middle + 1, high)
+    nearest = min((low - 1 or 1, low), key=lambda steps: abs(count(steps) - target))
+    settings = experiment.model_dump()
+    settings["model"] = _scaled(options, nearest * step / largest, step)
+    settings["sparsity"] = 0.0
+    return Experiment.model_validate(settings)
+
+
+def sparse_parameters(experiment: Experiment, vocabulary: int) -> int:
+    """How many parameters the experiment's model has once it is sparse, biases and what stays dense included."""
+    model = _build(experiment.model.model_dump(), vocabulary)
+    matrices = sum(parameter.numel() for _, parameter, _ in choose_weights(model, None, model.dense_parameters))
+    return _count(model) - matrices + round((1 - experiment.sparsity) * matrices)
+
+
+def _scaled(options: dict[str, Any], factor: float, step: int) -> dict[str, Any]:
+    """Options with all widths scaled, each to a whole number of steps and at least one."""
+
+    def scale(width: int) -> int:
+        return step * max(round(width * factor / step), 1)
+
+    widths = {name: options[name] for name in WIDTHS if name in options}
+    return {
+        **options,
+        **{
+            name: scale(width) if isinstance(width, int) else tuple(map(scale, width)) for name, width in widths.items()
+        },
+    }
+
+
+def _as_tuple(width: int | tuple[int, ...]) -> tuple[int, ...]:
+    return (width,) if isinstance(width, int) else width
+
+
+def _build(options: dict[str, Any], vocabulary: int) -> LanguageModel:
+    """A model without memory for its weights."""
+    with torch.device("meta"):
+        return MODELS[options["name"]](vocabulary, **{name: value for name, value in options.items() if name != "name"})
+
+
+def _count(model: LanguageModel) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

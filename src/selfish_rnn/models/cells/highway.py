@@ -1,0 +1,171 @@
+"""The recurrent highway cell: its weights, its gates, and its recurrence with a hand-written backward pass."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from selfish_rnn.engine import PackedWeight
+from selfish_rnn.engine.operators.highway import highway_window
+from selfish_rnn.sparsifier.registry import register_cell
+from selfish_rnn.topology.gates import GateLayout
+
+HIGHWAY_GATES = ("nonlinear", "transform")
+
+
+class HighwayCell(nn.Module):
+    """One recurrent highway layer (Zilly et al. 2017) of recurrence depth D with coupled gates.
+
+    At every time step the state s passes D micro-steps; the input x enters the first. With m the dropout mask
+    of the state,
+
+        [a; b] = R_d (s ∘ m) + r_d  (+ W x + w  at d = 1)
+        s ← s + σ(b) ∘ (tanh(a) - s)
+
+    The upper half of the rows of W and of every R makes the non-linear transform, the lower half the
+    transform gate; the carry gate is one minus that.
+    """
+
+    packable: ClassVar[bool] = True
+    weight_input: nn.Parameter | PackedWeight
+
+    def __init__(self, inputs: int, hidden: int, depth: int) -> None:
+        super().__init__()
+        self.inputs = inputs
+        self.hidden = hidden
+        self.depth = depth
+        self.weight_input = nn.Parameter(torch.empty(2 * hidden, inputs))
+        self.bias_input = nn.Parameter(torch.empty(2 * hidden))
+        for level in range(1, depth + 1):
+            self.register_parameter(f"weight_recurrent_{level}", nn.Parameter(torch.empty(2 * hidden, hidden)))
+            self.register_parameter(f"bias_recurrent_{level}", nn.Parameter(torch.empty(2 * hidden)))
+        self.reset_parameters()
+
+    def recurrent_weights(self) -> list[nn.Parameter] | list[PackedWeight]:
+        """R_1 … R_D."""
+        return [getattr(self, f"weight_recurrent_{level}") for level in range(1, self.depth + 1)]
+
+    def recurrent_biases(self) -> list[Tensor]:
+        """r_1 … r_D."""
+        return [self.get_parameter(f"bias_recurrent_{level}") for level in range(1, self.depth + 1)]
+
+    def reset_parameters(self, transform_bias: float | None = None) -> None:
+        """U(±1/√fan-in), as torch's linear layers have; ``transform_bias`` replaces that of the transform gate."""
+        for name, parameter in self.named_parameters():
+            bound = 1 / math.sqrt(self.inputs if name.startswith(("weight_input", "bias_input")) else self.hidden)
+            nn.init.uniform_(parameter, -bound, bound)
+        if transform_bias is not None:
+            # The first micro-step has two biases; together they are to be the one asked for.
+            nn.init.zeros_(self.bias_input[self.hidden :])
+            for bias in self.recurrent_biases():
+                nn.init.constant_(bias[self.hidden :], transform_bias)
+
+    def forward(self, inputs: Tensor, state: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The states (time x batch x hidden) after each step over ``inputs`` (time x batch x inputs)."""
+        first, *rest = self.recurrent_biases()
+        entering = self.bias_input + first
+        if isinstance(self.weight_input, PackedWeight):
+            packed = cast(Sequence[PackedWeight], self.recurrent_weights())
+            return highway_window(inputs, state, mask, self.weight_input, packed, [entering, *rest])
+        projected = functional.linear(inputs, self.weight_input, entering)
+        states: Tensor = _HighwayRecurrence.apply(  # type: ignore[no-untyped-call]
+            projected, state, mask, *rest, *self.recurrent_weights()
+        )
+        return states
+
+
+class _HighwayRecurrence(torch.autograd.Function):
+    """The loop over time and depth of :class:`HighwayCell`.
+
+    Autograd would add a gradient to every R at every micro-step. Here the backward loop computes the gradient
+    of the state only; as it is linear in that gradient, all its coefficients are prepared in bulk, and each R
+    gets its gradient from one product over all time steps.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, projected: Tensor, initial: Tensor, mask: Tensor | None, *biases_and_weights: Tensor
+    ) -> Tensor:
+        depth = (len(biases_and_weights) + 1) // 2
+        biases, weights = biases_and_weights[: depth - 1], biases_and_weights[depth - 1 :]
+        steps, batch, hidden = len(projected), *initial.shape
+        outputs = projected.new_empty(steps, batch, hidden)
+        between = projected.new_empty(depth - 1, steps, batch, hidden)
+        gates = projected.new_empty(depth, steps, batch, 2 * hidden)
+
+        # Views of single micro-steps are made ahead, in bulk: indexing takes as long as a small product.
+        gate, (nonlinear, transform) = _micro_steps(gates), map(_micro_steps, gates.chunk(2, dim=-1))
+        results = [*_micro_steps(between), outputs.unbind()]
+        transposed = [weight.t() for weight in weights]
+        state, masked = initial, torch.empty_like(initial)
+        for step, entering in enumerate(projected.unbind()):
+            for level in range(depth):
+                argument = state if mask is None else torch.mul(state, mask, out=masked)
+                bias = biases[level - 1] if level else entering
+                torch.addmm(bias, argument, transposed[level], out=gate[level][step])
+                torch.lerp(
+                    state,
+                    nonlinear[level][step].tanh_(),
+                    transform[level][step].sigmoid_(),
+                    out=results[level][step],
+                )
+                state = results[level][step]
+        ctx.save_for_backward(initial, mask, gates, between, outputs, *weights)
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        initial, mask, gates, between, outputs, *weights = ctx.saved_tensors
+        depth, steps, batch, width = gates.shape
+        entering = torch.cat([torch.cat([initial.unsqueeze(0), outputs[:-1]]).unsqueeze(0), between])
+
+        # With h = tanh(a), t = σ(b) and g the gradient of the new state: that of a is t (1 - h²) g, that of b
+        # is (h - s) t (1 - t) g, that of s is (1 - t) g and what comes through R. So each is prepared but for g.
+        nonlinear, transform = gates.chunk(2, dim=-1)
+        carry = 1 - transform
+        grad_gates = torch.empty_like(gates)
+        grad_nonlinear, grad_transform = grad_gates.chunk(2, dim=-1)
+        torch.mul(nonlinear, nonlinear, out=grad_nonlinear).neg_().add_(1).mul_(transform)
+        torch.sub(nonlinear, entering, out=grad_transform).mul_(transform).mul_(carry)
+
+        grad_state, through_weight = torch.zeros_like(initial), torch.empty_like(initial)
+        grad_of_both_halves = grad_state.unsqueeze(1)
+        halves = grad_gates.view(depth, steps, batch, 2, width // 2)
+        grad_gate, grad_halves = _micro_steps(grad_gates), _micro_steps(halves)
+        carried = _micro_steps(carry)
+        for step, grad_output in reversed(list(enumerate(grad_outputs.unbind()))):
+            grad_state.add_(grad_output)
+            for level in reversed(range(depth)):
+                grad_halves[level][step].mul_(grad_of_both_halves)
+                grad_state.mul_(carried[level][step])
+                if mask is None:
+                    grad_state.addmm_(grad_gate[level][step], weights[level])
+                else:
+                    torch.mm(grad_gate[level][step], weights[level], out=through_weight)
+                    grad_state.addcmul_(through_weight, mask)
+
+        if mask is not None:
+            entering.mul_(mask)
+        grads = grad_gates.flatten(1, 2)
+        grad_weights = [grad.t() @ state for grad, state in zip(grads, entering.flatten(1, 2), strict=True)]
+        return grad_gates[0], grad_state, None, *grads[1:].sum(1), *grad_weights
+
+
+def _micro_steps(tensor: Tensor) -> list[tuple[Tensor, ...]]:
+    """Views by depth and time step of a depth x time x … tensor."""
+    return [level.unbind() for level in tensor.unbind()]
+
+
+def _layouts(cell: HighwayCell) -> dict[str, GateLayout]:
+    names = ["weight_input", *(f"weight_recurrent_{level}" for level in range(1, cell.depth + 1))]
+    return {name: GateLayout.even(HIGHWAY_GATES, 2 * cell.hidden) for name in names}
+
+
+register_cell(HighwayCell, _layouts)

@@ -1,0 +1,231 @@
+"""The ordered-neurons LSTM cell: its weights, its gates, and its recurrence with a hand-written backward pass."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from selfish_rnn.engine import PackedWeight
+from selfish_rnn.engine.modules.recurrent import dropped_positions
+from selfish_rnn.engine.operators.ordered_neurons import ordered_window
+from selfish_rnn.errors import UserError
+from selfish_rnn.models.regularisers import drop_connect
+from selfish_rnn.sparsifier.registry import register_cell
+from selfish_rnn.topology.gates import GateLayout
+
+ORDERED_NEURONS_GATES = ("master_input", "master_forget", "output", "candidate", "input", "forget")
+
+
+class CellOutput(NamedTuple):
+    """What a window makes of an :class:`OrderedNeuronsCell`: ``hidden`` at every step, the last ``memory``.
+
+    ``input_distance`` and ``forget_distance`` (time x batch) say how high in the order of neurons each word
+    writes and erases: the mean of the master input gate, and one minus that of the master forget gate.
+    """
+
+    hidden: Tensor
+    memory: Tensor
+    input_distance: Tensor
+    forget_distance: Tensor
+
+
+class OrderedNeuronsCell(nn.Module):
+    """One layer of the ordered-neurons LSTM (Shen et al. 2019) with neurons in n = hidden / chunk chunks.
+
+    The rows of W and R are, from the top, the gates ĩ and f̃ (n each), o, g, i and f (hidden each):
+
+        z = W x + w + R h + r
+        f̃ = cumsum softmax(z_f̃),  ĩ = 1 - cumsum softmax(z_ĩ),  ω = f̃ ∘ ĩ
+        F = σ(z_f) ∘ ω + (f̃ - ω),  I = σ(z_i) ∘ ω + (ĩ - ω)
+        c' = F ∘ c + I ∘ tanh(z_g)
+        h' = σ(z_o) ∘ tanh(c')
+
+    where the master gates count for every neuron of their chunk. In training entries of R are dropped with
+    probability ``drop_connect``, one draw per window; in evaluation R is multiplied by one minus that.
+    """
+
+    packable: ClassVar[bool] = True
+    weight_input: nn.Parameter | PackedWeight
+    weight_recurrent: nn.Parameter | PackedWeight
+
+    def __init__(self, inputs: int, hidden: int, chunk: int, drop_connect: float = 0.0) -> None:
+        super().__init__()
+        if hidden % chunk:
+            raise UserError(f"chunk must divide the width of every layer, but {chunk} does not divide {hidden}")
+        self.inputs = inputs
+        self.hidden = hidden
+        self.chunk = chunk
+        self.drop_connect = drop_connect
+        rows = 4 * hidden + 2 * (hidden // chunk)
+        self.weight_input = nn.Parameter(torch.empty(rows, inputs))
+        self.bias_input = nn.Parameter(torch.empty(rows))
+        self.weight_recurrent = nn.Parameter(torch.empty(rows, hidden))
+        self.bias_recurrent = nn.Parameter(torch.empty(rows))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """U(±1/√fan-in)."""
+        for name, parameter in self.named_parameters():
+            bound = 1 / math.sqrt(self.inputs if name.startswith(("weight_input", "bias_input")) else self.hidden)
+            nn.init.uniform_(parameter, -bound, bound)
+
+    def forward(self, inputs: Tensor, hidden: Tensor, memory: Tensor) -> CellOutput:
+        """Run over ``inputs`` (time x batch x inputs) from h and c (batch x hidden)."""
+        bias = self.bias_input + self.bias_recurrent
+        if isinstance(self.weight_input, PackedWeight) and isinstance(self.weight_recurrent, PackedWeight):
+            packed, values = self.weight_recurrent, self._dropped(self.weight_recurrent)
+            return CellOutput(
+                *ordered_window(inputs, hidden, memory, self.weight_input, packed, values, bias, self.chunk)
+            )
+        dense = cast(tuple[Tensor, Tensor], (self.weight_input, self.weight_recurrent))
+        recurrent = drop_connect(dense[1], self.drop_connect, self.training, rescale="evaluation")
+        projected = functional.linear(inputs, dense[0], bias)
+        return CellOutput(
+            *_OrderedNeuronsRecurrence.apply(  # type: ignore[no-untyped-call]
+                projected, hidden, memory, recurrent, self.chunk
+            )
+        )
+
+    def _dropped(self, weight: PackedWeight) -> Tensor:
+        """:func:`drop_connect` of the values that exist, with the same draw."""
+        if self.drop_connect == 0:
+            return weight.values
+        if self.training:
+            return weight.values * dropped_positions(weight, self.drop_connect, rescaled=False)
+        return weight.values * (1 - self.drop_connect)
+
+
+class _OrderedNeuronsRecurrence(torch.autograd.Function):
+    """The loop over time of :class:`OrderedNeuronsCell`.
+
+    Autograd would add a gradient to R at every step. Here the backward loop computes the gradient of the state
+    only; as it is linear in that gradient, all its coefficients are prepared in bulk, and R gets its gradient
+    from one product over all time steps.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, projected: Tensor, hidden: Tensor, memory: Tensor, recurrent: Tensor, chunk: int
+    ) -> tuple[Tensor, ...]:
+        steps, batch, size = len(projected), *hidden.shape
+        gates = torch.empty_like(projected)
+        # Of both master gates, ĩ first: time x batch x 2 x chunks, and I and F with the neurons of each chunk.
+        chances = projected.new_empty(steps, batch, 2, size // chunk)
+        masters = torch.empty_like(chances)
+        effective = projected.new_empty(steps, batch, 2, size // chunk, chunk)
+        memories, squashed, outputs = (projected.new_empty(steps, batch, size) for _ in range(3))
+        transposed, one = recurrent.t(), projected.new_ones(())
+        last_hidden, last_memory = hidden, memory
+        for step in range(steps):
+            gate = torch.addmm(projected[step], last_hidden, transposed, out=gates[step])
+            logits, rest = _blocks(gate, chunk)
+            output, candidate, input_forget = rest[:, 0], rest[:, 1], rest[:, 2:]
+            torch.softmax(logits, dim=-1, out=chances[step])
+            master = torch.cumsum(chances[step], dim=-1, out=masters[step])
+            master_input, master_forget = master.unbind(1)
+            torch.sub(one, master_input, out=master_input)
+            output.sigmoid_()
+            candidate.tanh_()
+            input_forget.sigmoid_()
+
+            overlap = (master_input * master_forget).unsqueeze(1)
+            alone, overlap = (master - overlap).unsqueeze(-1), overlap.unsqueeze(-1)
+            torch.addcmul(alone, overlap, torch.unflatten(input_forget, -1, (-1, chunk)), out=effective[step])
+            write, keep = effective[step].flatten(2).unbind(1)
+            torch.mul(write, candidate, out=memories[step]).addcmul_(keep, last_memory)
+            last_memory = memories[step]
+            torch.tanh(last_memory, out=squashed[step])
+            last_hidden = torch.mul(output, squashed[step], out=outputs[step])
+
+        ctx.chunk = chunk
+        ctx.save_for_backward(
+            hidden, memory, recurrent, gates, chances, masters, effective, memories, squashed, outputs
+        )
+        master_input, master_forget = masters.unbind(2)
+        distances = master_input.mean(-1), 1 - master_forget.mean(-1)
+        ctx.mark_non_differentiable(*distances)
+        return outputs, last_memory.clone(), *distances
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_outputs: Tensor, grad_last_memory: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, memory, recurrent, gates, chances, masters, effective, memories, squashed, outputs = ctx.saved_tensors
+        entering_hidden = torch.cat([hidden.unsqueeze(0), outputs[:-1]])
+        entering_memory = torch.cat([memory.unsqueeze(0), memories[:-1]])
+
+        # In every step the gradients are linear in those of h' and c'; here are the factors.
+        grad_gates, through_output, through_master = _factors(
+            gates, masters, effective, squashed, entering_memory, ctx.chunk
+        )
+        grad_hidden, grad_memory = grad_outputs[-1], grad_last_memory.clone()
+        for step in reversed(range(len(gates))):
+            grad_logits, grad_rest = _blocks(grad_gates[step], ctx.chunk)
+            grad_memory.addcmul_(grad_hidden, through_output[step])
+            grad_rest[:, 0].mul_(grad_hidden)
+            grad_rest[:, 1:].mul_(grad_memory.unsqueeze(1))
+            of_neurons = torch.unflatten(through_master[step].mul_(grad_memory.unsqueeze(1)), -1, (-1, ctx.chunk))
+            _cumax_backward(of_neurons.sum(-1), chances[step], out=grad_logits)
+            grad_memory.mul_(effective[step, :, 1].flatten(1))
+            if step:
+                grad_hidden = torch.addmm(grad_outputs[step - 1], grad_gates[step], recurrent)
+            else:
+                grad_hidden = grad_gates[step] @ recurrent
+
+        grad_recurrent = grad_gates.flatten(0, 1).t() @ entering_hidden.flatten(0, 1)
+        return grad_gates, grad_hidden, grad_memory, grad_recurrent, None
+
+
+def _blocks(gates: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
+    """Views of the master gates (… x 2 x chunks) and the others (… x 4 x neurons) in … x rows."""
+    chunks = gates.shape[-1] // (4 * chunk + 2)
+    masters, rest = gates.tensor_split([2 * chunks], dim=-1)
+    return torch.unflatten(masters, -1, (2, chunks)), torch.unflatten(rest, -1, (4, chunks * chunk))
+
+
+def _factors(
+    gates: Tensor, masters: Tensor, effective: Tensor, squashed: Tensor, entering: Tensor, chunk: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What the gradients of h' and c' are multiplied with, for all steps at once.
+
+    First what gives the gradients of the gates before their functions: of o from that of h', of g, i and f from
+    that of c' (the place of the master gates is left open). Then what gives c' its part from h'. Last what gives
+    the two cumulated softmaxes their gradient from c', neuron by neuron.
+    """
+    _, rest = _blocks(gates, chunk)
+    output, candidate, write, keep = rest.unbind(-2)
+    master_input, master_forget = masters.repeat_interleave(chunk, dim=-1).unbind(-2)
+    overlap = master_input * master_forget
+
+    grad_gates = torch.empty_like(gates)
+    grad_output, grad_candidate, grad_write, grad_keep = _blocks(grad_gates, chunk)[1].unbind(-2)
+    grad_output.copy_(squashed * output * (1 - output))
+    grad_candidate.copy_(effective[:, :, 0].flatten(2) * (1 - candidate.square()))
+    grad_write.copy_(candidate * overlap * write * (1 - write))
+    grad_keep.copy_(entering * overlap * keep * (1 - keep))
+
+    of_overlap = entering * (keep - 1) + candidate * (write - 1)
+    through_input = -(candidate + master_forget * of_overlap)
+    through_forget = entering + master_input * of_overlap
+    through_master = torch.stack([through_input, through_forget], dim=2)
+    return grad_gates, output * (1 - squashed.square()), through_master
+
+
+def _cumax_backward(grad_cumulated: Tensor, chances: Tensor, out: Tensor) -> None:
+    """From the gradient of cumsum(softmax(z)) that of z, where ``chances`` is softmax(z)."""
+    grad = grad_cumulated.flip(-1).cumsum(-1).flip(-1)
+    grad -= (grad * chances).sum(-1, keepdim=True)
+    torch.mul(grad, chances, out=out)
+
+
+def _layouts(cell: OrderedNeuronsCell) -> dict[str, GateLayout]:
+    chunks = cell.hidden // cell.chunk
+    layout = GateLayout(ORDERED_NEURONS_GATES, (chunks, chunks, *(cell.hidden,) * 4))
+    return {"weight_input": layout, "weight_recurrent": layout}
+
+
+register_cell(OrderedNeuronsCell, _layouts)

@@ -1,0 +1,173 @@
+"""Weights and optimizer states as they are saved: the same from either engine, and no larger than what exists.
+
+A sparse matrix ``rnn.weight_ih_l0`` is saved as its existing weights in the order of their positions, under its name,
+and its mask as bits, under ``rnn.weight_ih_l0.mask``. Everything else is saved as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from selfish_rnn.engine import PackedWeight, put_packed
+from selfish_rnn.errors import UserError
+from selfish_rnn.sparsifier.weights import SparseWeight
+from selfish_rnn.topology.bits import pack_bits, unpack_bits
+
+MASK = ".mask"
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor | PackedWeight]]:
+    """Every parameter, buffer and packed weight under its first name, in the names of the model before packing."""
+    packed = {name: module for name, module in model.named_modules() if isinstance(module, PackedWeight)}
+    inside = {id(tensor) for weight in packed.values() for tensor in (weight.values, weight.index)}
+    yield from packed.items()
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if id(tensor) not in inside:
+            yield name, tensor
+
+
+def portable_weights(model: nn.Module, sparse: Sequence[SparseWeight]) -> dict[str, Tensor]:
+    """The weights of a model as they are saved; ``sparse`` are those of its sparsifier."""
+    by_name = {weight.name: weight for weight in sparse if weight.active < weight.size}
+    saved: dict[str, Tensor] = {}
+    for name, tensor in named_tensors(model):
+        if name in by_name:
+            weight = by_name[name]
+            saved[name] = weight.gather(weight.parameter.detach())
+            saved[name + MASK] = pack_bits(weight.topology.to_mask())
+        else:
+            saved[name] = tensor.to_dense().detach() if isinstance(tensor, PackedWeight) else tensor.detach()
+    return saved
+
+
+@torch.no_grad()
+def load_portable_weights(model: nn.Module, saved: Mapping[str, Tensor], source: str) -> None:
+    """Put saved weights into a model of the same shape, packed or not; ``source`` is named if they do not fit."""
+    own = dict(named_tensors(model))
+    _refuse_odd({name: tuple(tensor.shape) for name, tensor in own.items()}, saved, source)
+    for name, tensor in own.items():
+        positions = _positions(saved, name, tuple(tensor.shape))
+        assert positions is not None
+        if isinstance(tensor, PackedWeight):
+            tensor.become(positions, saved[name].flatten())
+        elif name + MASK in saved:
+            tensor.zero_().view(-1)[positions.to(tensor.device)] = saved[name].to(tensor.device)
+        else:
+            tensor.copy_(saved[name].view_as(tensor))
+
+
+def restore(make: Callable[[], Model], saved: Mapping[str, Tensor], source: str, *, packed: bool) -> Model:
+    """A model that ``make`` makes, with saved weights; with ``packed`` no sparse matrix is ever made dense."""
+    sparse = [name.removesuffix(MASK) for name in saved if name.endswith(MASK)]
+    if not packed or not sparse:
+        model = make()
+        load_portable_weights(model, saved, source)
+        return model
+    with torch.device("meta"):
+        model = make()
+    shapes = {name: tuple(tensor.shape) for name, tensor in named_tensors(model)}
+    _refuse_odd(shapes, saved, source)
+    makers = {name: partial(_packed_weight, saved, name, shapes[name]) for name in sparse}
+    model = put_packed(model, makers)
+    for prefix, module in model.named_modules():
+        for local, parameter in list(module.named_parameters(recurse=False)):
+            if parameter.is_meta:
+                setattr(module, local, nn.Parameter(_dense(saved, f"{prefix}.{local}" if prefix else local, parameter)))
+    return model
+
+
+def _packed_weight(
+    saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...], gate_rows: Sequence[int]
+) -> PackedWeight:
+    positions = _positions(saved, name, shape)
+    assert positions is not None
+    return PackedWeight(shape, positions, saved[name], gate_rows)
+
+
+def _dense(saved: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
+    """A whole matrix: of a weight that could not be packed, or was never sparse."""
+    positions = _positions(saved, name, tuple(like.shape))
+    assert positions is not None
+    return torch.zeros(like.numel()).index_copy_(0, positions, saved[name].flatten()).view(like.shape)
+
+
+def _refuse_odd(shapes: Mapping[str, tuple[int, ...]], saved: Mapping[str, Tensor], source: str) -> None:
+    names = {name.removesuffix(MASK) for name in saved}
+    odd = sorted(shapes.keys() ^ names)
+    for name in shapes.keys() & names:
+        positions = _positions(saved, name, shapes[name])
+        if name not in saved or positions is None or saved[name].numel() != len(positions):
+            odd.append(name)
+    if odd:
+        raise UserError(f"{source} does not fit the model of config.yaml: they differ in {', '.join(sorted(odd))}")
+
+
+def _positions(saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor | None:
+    """The positions of the saved weights of a matrix; nothing if they are not of one of this shape."""
+    if name + MASK not in saved:
+        return torch.arange(math.prod(shape)) if name in saved and saved[name].shape == shape else None
+    try:
+        return unpack_bits(saved[name + MASK], shape).flatten().nonzero().flatten()
+    except ValueError:
+        return None
+
+
+def portable_optimizer(optimizer: Optimizer, model: nn.Module, sparse: Sequence[SparseWeight]) -> dict[str, Any]:
+    """The state of an optimizer by the names of the weights; of sparse ones only that of existing weights."""
+    state = optimizer.state_dict()
+    names = _names(optimizer, model)
+    by_name = {weight.name: weight for weight in sparse}
+    return {
+        **state,
+        "state": {
+            names[number]: {
+                key: by_name[names[number]].gather(value)
+                if names[number] in by_name and _is_of_weight(value, by_name[names[number]])
+                else value
+                for key, value in entries.items()
+            }
+            for number, entries in state["state"].items()
+        },
+    }
+
+
+def load_portable_optimizer(
+    optimizer: Optimizer, saved: Mapping[str, Any], model: nn.Module, sparse: Sequence[SparseWeight]
+) -> None:
+    """Undo :func:`portable_optimizer`, for the same weights in either form."""
+    names = _names(optimizer, model)
+    by_name = {weight.name: weight for weight in sparse}
+    state = {
+        number: {
+            key: by_name[name].scatter(value)
+            if name in by_name and isinstance(value, Tensor) and value.shape == (by_name[name].active,)
+            else value
+            for key, value in saved["state"][name].items()
+        }
+        for number, name in enumerate(names)
+        if name in saved["state"]
+    }
+    own = optimizer.state_dict()["param_groups"]
+    groups = [{**group, "params": mine["params"]} for group, mine in zip(saved["param_groups"], own, strict=True)]
+    optimizer.load_state_dict({**saved, "state": state, "param_groups": groups})
+
+
+def _is_of_weight(value: Any, weight: SparseWeight) -> bool:
+    return isinstance(value, Tensor) and value.ndim > 0 and value.shape == weight.parameter.shape
+
+
+def _names(optimizer: Optimizer, model: nn.Module) -> list[str]:
+    """The name of each parameter of an optimizer, in its order."""
+    names = {
+        id(tensor.values if isinstance(tensor, PackedWeight) else tensor): name for name, tensor in named_tensors(model)
+    }
+    return [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]

@@ -1,0 +1,3 @@
+from selfish_rnn.sparsifier.sparsifier import Sparsifier
+
+__all__ = ["Sparsifier"]

@@ -1,0 +1,82 @@
+"""What some methods go by besides the weights: gradients and momentum of whole matrices."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+
+from selfish_rnn.sparsifier.optimizer_state import keeps_momentum, momentum
+from selfish_rnn.sparsifier.weights import SparseWeight
+
+
+class Signals:
+    """The dense gradients or momentum a method goes by, each kept no longer than it is needed.
+
+    ``kind`` is the method's :attr:`~selfish_rnn.topology.Method.signal`. Momentum is that of the optimizer, which then
+    is kept for all positions; with an optimizer that has none it is the gradient. A gradient is collected only
+    inside :meth:`collecting`, or from :meth:`start` on.
+    """
+
+    def __init__(self, kind: str | None, weights: Sequence[SparseWeight], optimizers: Collection[Optimizer]) -> None:
+        self.kind = kind
+        self._weights = weights
+        self._optimizers = optimizers
+
+    @property
+    def by_gradient(self) -> bool:
+        """Whether it is gradients that are needed."""
+        if self.kind == "momentum":
+            return not any(map(keeps_momentum, self._optimizers))
+        return self.kind == "gradient"
+
+    def is_momentum_of(self, optimizer: Optimizer) -> bool:
+        """Whether it is the momentum of this optimizer."""
+        return self.kind == "momentum" and keeps_momentum(optimizer)
+
+    def in_momentum(self) -> bool:
+        """Whether gradients must stay dense to get into an optimizer's momentum; also before any optimizer is known."""
+        return self.kind == "momentum" and (not self._optimizers or any(map(keeps_momentum, self._optimizers)))
+
+    @property
+    def collected(self) -> int:
+        """Of how many matrices a gradient is held at the moment."""
+        return sum(weight.has_gradient for weight in self._weights)
+
+    def start(self) -> None:
+        """Collect the dense gradients of the backward passes to come, if they are needed."""
+        if self.by_gradient:
+            for weight in self._weights:
+                weight.collect_gradient()
+
+    @contextlib.contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Keep the dense gradients of the backward passes in this block."""
+        self.start()
+        try:
+            yield
+        finally:
+            for weight in self._weights:
+                weight.stop_collecting()
+
+    def score(self, weight: SparseWeight) -> Tensor:
+        """The gradient or momentum of a whole matrix."""
+        if self.by_gradient:
+            if not weight.has_gradient:
+                raise RuntimeError(
+                    "this method goes by the gradient of weights that do not exist: put the pass before "
+                    "update() in `with sparsifier.dense_gradients():`"
+                )
+            return weight.collected_gradient()
+        if not any(optimizer.state for optimizer in self._optimizers):
+            raise RuntimeError("this method goes by the momentum of the optimizer, which has made no step yet")
+        signals = (momentum(optimizer, weight.parameter) for optimizer in self._optimizers)
+        return next((signal for signal in signals if signal is not None), torch.zeros_like(weight.parameter))
+
+    def clear(self) -> None:
+        """Forget the gradients: they have been used."""
+        for weight in self._weights:
+            weight.forget_gradient()

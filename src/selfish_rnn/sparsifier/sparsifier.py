@@ -1,0 +1,386 @@
+"""The one object a library user meets: it makes a model sparse and keeps it so while it trains."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from selfish_rnn.sparsifier.hooks import Binding, held, refuse_bound
+from selfish_rnn.sparsifier.scores import Signals
+from selfish_rnn.sparsifier.selection import Selector, choose_weights
+from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight, topology_table
+from selfish_rnn.topology import ALLOCATIONS, METHODS, SCHEDULES, SMALL_DENSE, Method, Topology, prune, rewire
+from selfish_rnn.topology.bits import pack_bits, unpack_bits
+from selfish_rnn.topology.methods import GROUP_LASSO
+from selfish_rnn.topology.removal import AdaptiveThreshold
+from selfish_rnn.topology.schedules import gradual_sparsity
+
+
+class Sparsifier:
+    """Makes the weight matrices of a model sparse and rewires them as a method says.
+
+    ::
+
+        sparsifier = Sparsifier(model, sparsity=0.67, prune_rate=0.7, updates=epochs)
+        for epoch in range(epochs):
+            train_one_epoch(model, optimizer)      # your loop, unchanged
+            sparsifier.update()                    # rewire
+
+    Binding draws a topology for every weight matrix and sets the weights outside it to zero. From then on gradients
+    outside the topology are zero (so gradient clipping counts existing weights only), and weights outside it are set
+    back to zero after every step of whatever ``torch.optim`` optimizer holds them; the optimizer may be made
+    before or after the sparsifier.
+
+    Args:
+        model: any module; parameters and ``state_dict`` keys stay as they are.
+        sparsity: the fraction of zeros over all sparsified matrices, from 0 up to, not including, 1.
+        method: a :class:`~selfish_rnn.topology.Method` or the name of one in the method table.
+        prune_rate: the fraction of weights rewired, at the start of the schedule.
+        updates: how many rewirings the run will have (with ``update()`` once per epoch: the number of epochs); the
+            schedule takes the prune rate from ``prune_rate`` at the start to its end value at this update.
+        schedule: ``"cosine"`` (the paper), ``"linear"`` or ``"constant"``.
+        update_every: rewire by itself after every so many optimizer steps; then do not call :meth:`update`.
+        include: only these weights, as patterns of names (of parameters, or of modules with all they hold) or types
+            of modules. Default: all weights of torch's recurrent modules, cells, ``nn.Linear``, ``nn.Embedding`` and
+            of registered cells.
+        exclude: not these.
+        rescale: divide the starting weights by ``sqrt(density)``, so that a sum over the fewer inputs varies as
+            much as in the dense model.
+        seed: of the random positions.
+
+    Save and load :meth:`state_dict` with the model's; load it before the model's, so that the weights find their
+    topology. Attributes to look at: ``weights``, ``active_weights``, ``prune_rate`` (of the next update), ``rewired``
+    (the fraction of weights the last update removed), ``updates_done``.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        sparsity: float,
+        method: Method | str = "selfish",
+        prune_rate: float = 0.5,
+        updates: int | None = None,
+        schedule: str = "cosine",
+        update_every: int | None = None,
+        include: Selector | Sequence[Selector] | None = None,
+        exclude: Selector | Sequence[Selector] = (),
+        rescale: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.method = _method(method)
+        _check_settings(sparsity, prune_rate, updates, schedule, update_every, self.method)
+        self.sparsity = sparsity
+        self.initial_prune_rate = prune_rate
+        self.updates = updates
+        self.update_every = update_every
+        self.updates_done = 0
+        self.steps_done = 0
+        self._schedule = SCHEDULES[schedule]
+        self._generator = torch.Generator().manual_seed(seed)
+        self._threshold = AdaptiveThreshold()
+        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._pacemaker: weakref.ref[Optimizer] | None = None
+        self.rewired = 0.0
+        chosen = list(choose_weights(model, include, exclude))
+        refuse_bound(model, {id(parameter): name for name, parameter, _ in chosen})
+        self._shapes = [tuple(parameter.shape) for _, parameter, _ in chosen]
+        counts = ALLOCATIONS[self.method.allocation](self._shapes, 1 - sparsity)
+        self._final_counts = ALLOCATIONS["uniform"](self._shapes, 1 - sparsity)
+        self.weights: list[SparseWeight] = []
+        for (name, parameter, gates), shape, count in zip(chosen, self._shapes, counts, strict=True):
+            topology = Topology.random(shape, gates, count, self._generator)
+            weight = MaskedWeight(name, parameter, gates, topology)
+            weight.apply_mask()
+            if rescale:
+                with torch.no_grad():
+                    parameter.div_(math.sqrt(topology.density))
+            self.weights.append(weight)
+        own = {id(weight.parameter) for weight in self.weights}
+        self._left_dense = [
+            (name, parameter.numel())
+            for name, parameter in model.named_parameters()
+            if parameter.ndim > 1 and id(parameter) not in own
+        ]
+        self._initial_weights = sum(counts)
+        self._stays_dense = self._initial_weights == self.total_weights and not self.method.prunes
+        self._signals = Signals(self.method.signal, self.weights, self._optimizers)
+        self._binding = Binding(self, model)
+        self._await_rewiring()
+
+    def reform(self, model: nn.Module, weights: Sequence[SparseWeight]) -> None:
+        """Go on with the same weights in another form: what an engine calls that stores them its own way.
+
+        Before any optimizer, because the parameters are other ones.
+        """
+        if self._optimizers:
+            raise RuntimeError("the weights of a model change their form before its optimizer is made, not after")
+        self._binding.release()
+        self.weights[:] = weights
+        self._binding = Binding(self, model)
+        self._await_rewiring()
+
+    def detach(self) -> None:
+        """Let go of the model: gradients and optimizers are no longer touched; the zeros stay where they are."""
+        self._binding.release()
+
+    # Counting
+
+    @property
+    def active_weights(self) -> int:
+        """How many of the sparsified weights exist."""
+        return sum(weight.active for weight in self.weights)
+
+    @property
+    def promised_weights(self) -> int:
+        """How many should: always the same number, but for a method that prunes a dense network step by step."""
+        return self._promised_after(self.updates_done)
+
+    def _promised_after(self, updates: int) -> int:
+        return sum(self._pruned_counts(updates)) if self.method.prunes else self._initial_weights
+
+    @property
+    def settled(self) -> bool:
+        """Whether the network is as sparse as it is to be; a method that prunes comes to that late in the run."""
+        return not self.method.prunes or self.promised_weights == sum(self._final_counts)
+
+    def _pruned_counts(self, updates: int) -> list[int]:
+        # The last update would come after the last evaluation, so the one before it is the end of the schedule. Each
+        # matrix rounds for itself on the way down: shares of a rounded total would not always fall.
+        progress = min(updates / max((self.updates or 1) - 1, 1), 1.0)
+        density = 1 - gradual_sparsity(progress, self.sparsity)
+        return [
+            max(round(density * math.prod(shape)), final) if density > 1 - self.sparsity else final
+            for shape, final in zip(self._shapes, self._final_counts, strict=True)
+        ]
+
+    @property
+    def total_weights(self) -> int:
+        """How many positions the sparsified matrices have."""
+        return sum(weight.size for weight in self.weights)
+
+    @property
+    def prune_rate(self) -> float:
+        """The fraction of weights the next update rewires."""
+        if not self.method.rewires:
+            return 0.0
+        return self._schedule(self._progress(self.updates_done + 1), self.initial_prune_rate)
+
+    def _progress(self, updates: int) -> float:
+        return 0.0 if self.updates is None else min(updates / self.updates, 1.0)
+
+    # Rewiring
+
+    def update(self) -> None:
+        """Rewire every sparsified matrix once; call it after each epoch.
+
+        The number of existing weights stays exactly what was promised. Grown weights start at zero, and whatever the
+        optimizer remembers of removed and grown weights (momentum, moments, averages, ages) starts afresh.
+        """
+        if self.update_every is not None:
+            raise RuntimeError(f"update() happens by itself every {self.update_every} steps; do not call it")
+        self._rewire()
+
+    def _rewire(self) -> None:
+        if any(getattr(optimizer, "averages_swapped_in", False) for optimizer in self._optimizers):
+            raise RuntimeError("rewiring needs the raw weights: call update() outside optimizer.averaged()")
+        rate = self.prune_rate
+        self.updates_done += 1
+        self.rewired = 0.0
+        if self.method.prunes or rate > 0:
+            before = self.active_weights
+            network = [partial(weight.existing, partial(self._signals.score, weight)) for weight in self.weights]
+            if self.method.prunes:
+                rewirings = prune(network, self._pruned_counts(self.updates_done))
+            else:
+                rewirings = rewire(self.method, network, rate, self._generator, self._threshold)
+            optimizers = [each for each in self._optimizers if not self._signals.is_momentum_of(each)]
+            removed = 0
+            for weight, rewiring in zip(self.weights, rewirings, strict=True):
+                weight.change(rewiring, optimizers)
+                removed += int(rewiring.removed.sum())
+            self.rewired = removed / before
+        self._signals.clear()
+
+    def watch(self, optimizer: Optimizer) -> None:
+        """Start afresh, at rewirings, what this optimizer remembers of rewired weights.
+
+        Happens by itself at the optimizer's first step; call it yourself only if you load an optimizer's state and
+        rewire before its first step.
+        """
+        self._optimizers.add(optimizer)
+
+    def dense_gradients(self) -> contextlib.AbstractContextManager[None]:
+        """Put the last pass before an :meth:`update`, forward and backward, in this block if growth goes by gradient.
+
+        ::
+
+            with sparsifier.dense_gradients():
+                loss = criterion(model(inputs), targets)
+                loss.backward()
+
+        Only RigL, and SNFS with an optimizer without momentum, collect anything in it; with ``update_every`` it
+        happens by itself.
+        """
+        return self._signals.collecting()
+
+    # The face it shares with IntrinsicStructure
+
+    def penalty(self) -> Tensor | None:
+        """Nothing is added to the loss."""
+        return None
+
+    def evaluated(self) -> contextlib.AbstractContextManager[None]:
+        """What is trained is what is evaluated."""
+        return contextlib.nullcontext()
+
+    # What the binding tells
+
+    @property
+    def _parameters(self) -> list[nn.Parameter]:
+        return [weight.parameter for weight in self.weights]
+
+    def _gradient_computed(self, index: int, gradient: Tensor) -> None:
+        self.weights[index].gradient_computed(gradient)
+
+    def _gradient_accumulated(self, index: int) -> None:
+        if not self._stays_dense and not self._signals.in_momentum():
+            self.weights[index].mask_gradient()
+
+    def _stepped(self, optimizer: Optimizer) -> None:
+        self.watch(optimizer)
+        for index in held(optimizer, self._parameters):
+            if not self._stays_dense:
+                self.weights[index].apply_mask()
+        if self.update_every is not None and self._sets_the_pace(optimizer):
+            self.steps_done += 1
+            if self.steps_done % self.update_every == 0:
+                self._rewire()
+            self._await_rewiring()
+
+    def _await_rewiring(self) -> None:
+        """If the next step is followed by a rewiring by itself, its gradients may be needed."""
+        if self.update_every is not None and (self.steps_done + 1) % self.update_every == 0:
+            self._signals.start()
+
+    def _sets_the_pace(self, optimizer: Optimizer) -> bool:
+        """With several optimizers the first one's steps are counted, so that an iteration counts once."""
+        if self._pacemaker is None or self._pacemaker() is None:
+            self._pacemaker = weakref.ref(optimizer)
+        return self._pacemaker() is optimizer
+
+    def _loaded(self) -> None:
+        if any(weight.lies_outside() for weight in self.weights):
+            raise RuntimeError(
+                "the loaded weights do not lie in the sparsifier's topology, the next step would delete them: load the "
+                "sparsifier's state_dict before the model's, or bind the sparsifier after loading a dense model"
+            )
+
+    # Saving
+
+    def state_dict(self) -> dict[str, Any]:
+        """Topology, random generator and progress; the masks as bits."""
+        return {
+            "updates_done": self.updates_done,
+            "steps_done": self.steps_done,
+            "rewired": self.rewired,
+            "threshold": self._threshold.value,
+            "generator": self._generator.get_state(),
+            "shapes": {weight.name: list(weight.shape) for weight in self.weights},
+            "masks": {weight.name: pack_bits(weight.topology.to_mask()) for weight in self.weights},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a saved topology; it must be of the same matrices with the same number of weights."""
+        missing = sorted(self.state_dict().keys() - state.keys())
+        if missing:
+            raise ValueError(f"this is not the state of a sparsifier: it has no {', '.join(missing)}")
+        topologies = self._fitting_topologies(state)
+        count = sum(topology.count for topology in topologies)
+        promised = self._promised_after(state["updates_done"])
+        if count != promised:
+            raise ValueError(f"the saved topology has {count} weights, this sparsifier's settings give {promised}")
+        for weight, topology in zip(self.weights, topologies, strict=True):
+            weight.take(topology)
+        self.updates_done = state["updates_done"]
+        self.steps_done = state["steps_done"]
+        self.rewired = state["rewired"]
+        self._threshold.value = state["threshold"]
+        self._generator.set_state(state["generator"].to(torch.uint8))
+        self._await_rewiring()
+
+    def _fitting_topologies(self, state: Mapping[str, Any]) -> list[Topology]:
+        masks, shapes = state["masks"], state["shapes"]
+        differing = sorted(set(masks) ^ {weight.name for weight in self.weights})
+        if differing:
+            raise ValueError(f"the saved topology is of other weights than this model's; they differ in {differing}")
+        for weight in self.weights:
+            if tuple(shapes[weight.name]) != weight.shape:
+                raise ValueError(
+                    f"{weight.name}: the saved topology is of shape {tuple(shapes[weight.name])}, "
+                    f"the matrix of shape {weight.shape}"
+                )
+        return [
+            Topology.from_mask(unpack_bits(masks[weight.name], weight.shape), weight.gates) for weight in self.weights
+        ]
+
+    # Looking
+
+    def __repr__(self) -> str:
+        return (
+            f"Sparsifier(method={self.method.name!r}, sparsity={self.sparsity:g}, matrices={len(self.weights)}, "
+            f"weights={self.active_weights:,} of {self.total_weights:,}, updates_done={self.updates_done})"
+        )
+
+    def summary(self) -> str:
+        """A table of the sparsified matrices (shape, weights, density, density of each gate), and what stays dense."""
+        dense = ", ".join(f"{name} ({size:,})" for name, size in self._left_dense)
+        return topology_table(self.weights) + (f"\nleft dense: {dense}" if dense else "")
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a sparsifier is bound to its model and cannot be copied or pickled: save its state_dict()")
+
+
+def _method(method: Method | str) -> Method:
+    if isinstance(method, str):
+        if method not in METHODS:
+            raise ValueError(f"unknown method {method!r}; known are {', '.join(METHODS)}")
+        method = METHODS[method]
+    if method.name == SMALL_DENSE.name:
+        raise ValueError("method 'small-dense' is a smaller model: make it smaller and use method 'dense'")
+    if method.removal == GROUP_LASSO:
+        raise ValueError(f"method {method.name!r} removes by a penalty in the loss: use IntrinsicStructure")
+    return method
+
+
+def _check_settings(
+    sparsity: float,
+    prune_rate: float,
+    updates: int | None,
+    schedule: str,
+    update_every: int | None,
+    method: Method,
+) -> None:
+    if not 0 <= sparsity < 1:
+        raise ValueError(f"sparsity is the fraction of zeros, from 0 up to, not including, 1; got {sparsity}")
+    if not 0 <= prune_rate <= 1:
+        raise ValueError(f"prune_rate is the fraction of weights rewired, from 0 to 1; got {prune_rate}")
+    if schedule not in SCHEDULES:
+        raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}; got {schedule!r}")
+    if updates is not None and (not isinstance(updates, int) or updates < 1):
+        raise ValueError(f"updates is the number of rewirings in the run, at least 1; got {updates}")
+    if update_every is not None and update_every < 1:
+        raise ValueError(f"update_every is a number of optimizer steps, at least 1; got {update_every}")
+    if updates is None and (method.prunes or (method.rewires and schedule != "constant")):
+        raise ValueError(
+            f"method {method.name!r} with a {schedule} schedule needs updates=, the number of rewirings in the run "
+            "(the number of epochs if you call update() after each)"
+        )

@@ -1,0 +1,238 @@
+"""One weight matrix that is sparse, and tables of several."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from selfish_rnn.sparsifier.optimizer_state import fill_, forget
+from selfish_rnn.topology import Existing, GateLayout, Rewiring, Topology
+
+
+class HasTopology(Protocol):
+    """Anything with a name and a topology."""
+
+    name: str
+
+    @property
+    def topology(self) -> Topology: ...
+
+
+class SparseWeight(abc.ABC):
+    """One weight matrix under a sparsifier: its parameter, its shape, its gates and which of its weights exist.
+
+    How the weights are stored is the engine's business: the parameter of a :class:`MaskedWeight` has the shape of the
+    matrix, that of a packed weight holds the existing weights only.
+    """
+
+    def __init__(self, name: str, parameter: nn.Parameter, shape: tuple[int, ...], gates: GateLayout) -> None:
+        self.name = name
+        self.parameter = parameter
+        self.shape = shape
+        self.gates = gates
+
+    @property
+    @abc.abstractmethod
+    def topology(self) -> Topology:
+        """Which positions exist."""
+
+    @property
+    @abc.abstractmethod
+    def active(self) -> int:
+        """How many."""
+
+    @property
+    def size(self) -> int:
+        """How many positions the matrix has."""
+        return math.prod(self.shape)
+
+    @abc.abstractmethod
+    def gather(self, tensor: Tensor) -> Tensor:
+        """Of a tensor of the parameter's shape, what belongs to existing weights, in the order of their positions."""
+
+    @abc.abstractmethod
+    def scatter(self, values: Tensor) -> Tensor:
+        """A tensor of the parameter's shape with these values for the existing weights and zeros elsewhere."""
+
+    @abc.abstractmethod
+    def take(self, topology: Topology) -> None:
+        """Take on a saved topology; weights that did not exist start at zero."""
+
+    @abc.abstractmethod
+    def change(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
+        """Take on a new topology.
+
+        Removed and grown weights start anew, at zero, and the optimizers know nothing of them.
+        """
+
+    @abc.abstractmethod
+    def existing(self, score: Callable[[], Tensor] | None = None) -> Existing:
+        """The existing weights and their gradients, as a rewiring takes them."""
+
+    # What only some engines have to do
+
+    def apply_mask(self) -> None:  # noqa: B027
+        """Set to zero what does not exist."""
+
+    def lies_outside(self) -> bool:
+        """Whether a weight that does not exist is not zero."""
+        return False
+
+    def mask_gradient(self) -> None:  # noqa: B027
+        """Let the gradient be zero where no weight exists."""
+
+    # The gradient of all positions, for methods that grow by it
+
+    @abc.abstractmethod
+    def collect_gradient(self) -> None:
+        """From now on add up the dense gradients of backward passes."""
+
+    @abc.abstractmethod
+    def stop_collecting(self) -> None:
+        """No longer; what was collected stays."""
+
+    @abc.abstractmethod
+    def forget_gradient(self) -> None:
+        """Give up what was collected."""
+
+    @property
+    @abc.abstractmethod
+    def has_gradient(self) -> bool:
+        """Whether anything was collected."""
+
+    @abc.abstractmethod
+    def collected_gradient(self) -> Tensor:
+        """What was collected, of the shape of the matrix."""
+
+    def gradient_computed(self, gradient: Tensor) -> None:  # noqa: B027
+        """A backward pass has computed the gradient of the parameter."""
+
+
+class MaskedWeight(SparseWeight):
+    """A matrix stored whole, with a mask that is 1 where a weight exists."""
+
+    def __init__(self, name: str, parameter: nn.Parameter, gates: GateLayout, topology: Topology) -> None:
+        super().__init__(name, parameter, tuple(parameter.shape), gates)
+        self.mask = self._mask_of(topology)
+        self._collecting = False
+        self._collected: Tensor | None = None
+
+    @property
+    def topology(self) -> Topology:
+        return Topology.from_mask(self.mask, self.gates)
+
+    @property
+    def active(self) -> int:
+        return int(self.mask.count_nonzero())
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        return _at(tensor, self.topology)
+
+    def scatter(self, values: Tensor) -> Tensor:
+        whole = torch.zeros(self.size, dtype=values.dtype)
+        whole[self.topology.active] = values.cpu()
+        return whole.view(self.shape)
+
+    def take(self, topology: Topology) -> None:
+        self.mask = self._mask_of(topology)
+        self.apply_mask()
+
+    def existing(self, score: Callable[[], Tensor] | None = None) -> Existing:
+        topology, gradient = self.topology, self.parameter.grad
+        values = _at(self.parameter.detach(), topology)
+        return Existing(topology, values, None if gradient is None else _at(gradient, topology), score)
+
+    def change(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
+        self.mask = self._mask_of(rewiring.topology)
+        changed = torch.cat([rewiring.removed_positions, rewiring.grown])
+        fill_(self.parameter, changed, 0.0)
+        for optimizer in optimizers:
+            forget(optimizer, self.parameter, changed)
+
+    @torch.no_grad()
+    def apply_mask(self) -> None:
+        self.parameter.mul_(self._mask_here())
+
+    @torch.no_grad()
+    def lies_outside(self) -> bool:
+        return bool((self.parameter * (1 - self._mask_here())).any())
+
+    def mask_gradient(self) -> None:
+        if self.parameter.grad is not None:
+            self.parameter.grad.mul_(self._mask_here())
+
+    def collect_gradient(self) -> None:
+        self._collecting, self._collected = True, None
+
+    def stop_collecting(self) -> None:
+        self._collecting = False
+
+    def forget_gradient(self) -> None:
+        self._collecting, self._collected = False, None
+
+    @property
+    def has_gradient(self) -> bool:
+        return self._collected is not None
+
+    def collected_gradient(self) -> Tensor:
+        assert self._collected is not None
+        return self._collected
+
+    def gradient_computed(self, gradient: Tensor) -> None:
+        if self._collecting:
+            dense = gradient.detach().to_dense()
+            self._collected = dense.clone() if self._collected is None else self._collected + dense
+
+    def _mask_of(self, topology: Topology) -> Tensor:
+        """Ones and zeros of the parameter's type: torch multiplies by these many times faster than by booleans."""
+        dtype, device = self.parameter.dtype, self.parameter.device
+        if topology.count == topology.size:
+            return torch.ones((), dtype=dtype, device=device).expand(self.shape)  # takes no memory
+        return topology.to_mask(dtype, device)
+
+    def _mask_here(self) -> Tensor:
+        if self.mask.device != self.parameter.device:  # the model was moved
+            self.mask = self.mask.to(self.parameter.device)
+        return self.mask
+
+
+def _at(tensor: Tensor, topology: Topology) -> Tensor:
+    return tensor.to_dense().flatten().cpu()[topology.active]
+
+
+def topology_table(weights: Sequence[HasTopology]) -> str:
+    """Matrices with shape, weights, density, and the density of each gate.
+
+    ::
+
+        matrix             shape        weights  density  gates
+        rnn.weight_ih_l0   6000 x 1500  2970000   33.0 %  input 33.1, forget 31.0, candidate 34.2, output 33.7
+    """
+    rows = [("matrix", "shape", "weights", "density", "gates")]
+    count = size = 0
+    for weight in weights:
+        topology = weight.topology
+        count, size = count + topology.count, size + topology.size
+        gates = topology.gate_densities() if len(topology.gates) > 1 else {}
+        rows.append(
+            (
+                weight.name,
+                " x ".join(map(str, topology.shape)),
+                f"{topology.count}",
+                f"{100 * topology.density:.1f} %",
+                ", ".join(f"{gate} {100 * density:.1f}" for gate, density in gates.items()),
+            )
+        )
+    rows.append(("all", "", f"{count}", f"{100 * count / size:.1f} %", ""))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    align: tuple[Callable[[str, int], str], ...] = (str.ljust, str.ljust, str.rjust, str.rjust, str.ljust)
+    return "\n".join(
+        "  ".join(fit(cell, width) for fit, cell, width in zip(align, row, widths, strict=True)).rstrip()
+        for row in rows
+    )

@@ -1,0 +1,117 @@
+"""Which engine a run uses: where the packed one is faster, that one."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from selfish_rnn.engine import available, pack, unpackable
+from selfish_rnn.errors import UserError
+from selfish_rnn.experiment.settings import Experiment
+from selfish_rnn.system import give_back_freed_memory
+from selfish_rnn.topology.methods import GROUP_LASSO
+from selfish_rnn.training.build import build_model, build_sparsifier
+
+ROUNDS = 3
+MARGIN = 1.05
+"""How much faster the packed engine has to be in the short measurement: less could be noise."""
+
+WITHOUT_KERNELS = (
+    "the packed engine's kernels were not built when selfish-rnn was installed (that takes a C++ compiler): "
+    "reinstall with one"
+)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An engine, and why."""
+
+    engine: str
+    reason: str | None = None
+
+
+def choose_engine(experiment: Experiment, vocabulary: int) -> Choice:
+    """The engine of a run: as its settings say, where that is possible; ``auto`` measures a few updates with both."""
+    if experiment.engine == "masked":
+        return Choice("masked")
+    asked = experiment.engine == "packed"
+    if not available():
+        if asked:
+            raise UserError(f"engine=packed: {WITHOUT_KERNELS}, or use engine=masked")
+        return Choice("masked", WITHOUT_KERNELS)
+    if torch.device(experiment.device).type != "cpu":
+        if asked:
+            raise UserError(f"engine=packed runs on the cpu, not on {experiment.device}: use engine=masked there")
+        return Choice("masked")
+    reason = _nothing_to_pack(experiment)
+    if reason is not None:
+        return Choice("masked", reason if asked else None)
+    if asked:
+        return Choice("packed")
+    ratio = _measure(experiment, vocabulary)
+    if ratio >= MARGIN:
+        return Choice("packed", f"{ratio:.1f} times as fast as masked in a short measurement")
+    return Choice("masked", f"packed is {ratio:.1f} times as fast in a short measurement")
+
+
+def _nothing_to_pack(experiment: Experiment) -> str | None:
+    method = experiment.method.build()
+    if (
+        experiment.sparsity == 0
+        or (method.allocation == "dense" and not method.prunes)
+        or method.removal == GROUP_LASSO
+    ):
+        return f"method {method.name} at sparsity {experiment.sparsity:g} has no zeros to leave out"
+    return unpackable(method)
+
+
+def _measure(experiment: Experiment, vocabulary: int) -> float:
+    """How many times as fast an update is with the packed engine."""
+    if experiment.threads is not None:
+        torch.set_num_threads(experiment.threads)
+    return _seconds(experiment, vocabulary, "masked") / _seconds(experiment, vocabulary, "packed")
+
+
+def _seconds(experiment: Experiment, vocabulary: int, engine: str) -> float:
+    """The shortest time of an update: others on the machine only make it longer.
+
+    One engine after the other and not in turns, so that the two networks are never in memory together.
+    """
+    step = _update(experiment, vocabulary, engine)
+    step()
+    found = []
+    for _ in range(ROUNDS):
+        start = time.perf_counter()
+        step()
+        found.append(time.perf_counter() - start)
+    del step
+    gc.collect()
+    give_back_freed_memory()
+    return min(found)
+
+
+def _update(experiment: Experiment, vocabulary: int, engine: str) -> Callable[[], None]:
+    """A training step on random words."""
+    model = build_model(experiment, vocabulary)
+    # Held by the step: what nobody holds no longer masks.
+    sparsifier = build_sparsifier(experiment, model, 1)
+    if engine == "packed":
+        pack(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    batch = experiment.batch_size // experiment.sub_batches
+    words = torch.randint(vocabulary, (experiment.window + 1, batch))
+    state = model.initial_state(batch)
+
+    def step() -> None:
+        assert sparsifier is not None
+        optimizer.zero_grad(set_to_none=True)
+        encoded = model.encode(words[:-1], state)
+        model.loss(encoded.output, words[1:]).backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return step

@@ -1,0 +1,152 @@
+"""The command from end to end, with networks so small that it takes seconds; no time is ever asserted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from selfish_rnn import cli
+from selfish_rnn.bench import figure, running, timing
+from selfish_rnn.engine import library
+
+SIZES = ("--hidden", "20", "--vocabulary", "30", "--batch", "3", "--window", "4", "--rounds", "3", "--threads", "1")
+
+needs_kernels = pytest.mark.skipif(not library.available(), reason="the kernels are not built")
+
+
+@pytest.fixture(autouse=True)
+def _single_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "SHORTEST", 0.0)
+
+
+def bench(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    """Run ``selfish-rnn bench`` with these words in this process; the exit code."""
+    monkeypatch.setattr("sys.argv", ["selfish-rnn", "bench", *words])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    return int(left.value.code or 0)
+
+
+def written(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "bench.json").read_text())
+    return found
+
+
+@needs_kernels
+def test_everything_is_measured_and_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    words = (*SIZES, "--sparsity", "0.9", "--engines", "packed,csr", "--out", str(tmp_path / "new" / "folder"))
+    assert bench(monkeypatch, *words) == 0
+    found = written(tmp_path / "new" / "folder")
+    assert found["complete"] is True
+    assert found["command"].startswith("selfish-rnn bench --hidden 20")
+    assert found["machine"]["threads"] == 1
+    assert found["machine"]["kernels"] == library.target()
+    assert {"processor", "cores", "torch", "python", "selfish_rnn", "system", "busy"} <= set(found["machine"])
+    assert found["settings"]["hidden"] == [20]
+    assert found["settings"]["engines"] == ["dense", "packed", "csr"]
+    rows = found["rows"]
+    assert [row["ideal"] for row in rows] == pytest.approx([10] * len(rows))
+    assert {row["kind"]: list(row["engines"]) for row in rows} == {
+        "step": ["dense", "packed"],
+        "inference": ["dense", "packed", "csr"],
+        "operators": ["dense", "packed", "csr"],
+        "memory": ["dense", "packed"],
+    }
+    for row in rows:
+        for name, engine in row["engines"].items():
+            if row["kind"] == "memory":
+                assert 0 < engine["imports"] <= engine["process"]
+                assert 0 < engine["training"] <= engine["process"]
+            else:
+                assert len(engine["seconds"]) == len(engine["ratios"]) == 3
+                assert engine["lowest"] <= engine["ratio"] <= engine["highest"]
+                assert name != "dense" or engine["ratios"] == [1, 1, 1]
+    names = {row["title"] for row in rows if row["kind"] == "operators"}
+    products = ("forward", "input gradient", "weight gradient", "both gradients")
+    assert names == {f"{product}, {n} columns" for product in products for n in (12, 3)}
+    said = capsys.readouterr().out
+    for part in ("training step, lstm 20, sparsity 0.9: dense torch", "1/(1-S)", "torch CSR (products only)", "MiB"):
+        assert part in said
+    if figure.can_draw():
+        assert (tmp_path / "new" / "folder" / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("network", ["lstm", "rhn", "on-lstm"])
+@pytest.mark.parametrize("optimizer", ["adam", "snt-asgd"])
+def test_networks_and_optimizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network: str, optimizer: str):
+    words = ("--network", network, "--optimizer", optimizer, "--sparsity", "0.5,0.8", "--what", "step,inference")
+    assert bench(monkeypatch, *SIZES, *words, "--out", str(tmp_path)) == 0
+    found = written(tmp_path)
+    assert [row["network"] for row in found["rows"]] == [network] * 4
+    assert [row["sparsity"] for row in found["rows"]] == [0.5, 0.8, 0.5, 0.8]
+    assert not any("loss" in note for note in found["notes"])
+
+
+def test_what_is_not_there_is_left_out_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(library, "available", lambda: False)
+    monkeypatch.setattr(running, "sparseprop", lambda: None)
+    monkeypatch.setattr(figure, "can_draw", lambda: False)
+    assert bench(monkeypatch, *SIZES, "--sparsity", "0.5", "--what", "step", "--out", str(tmp_path)) == 0
+    found = written(tmp_path)
+    assert list(found["rows"][0]["engines"]) == ["dense", "masked"]
+    assert found["machine"]["kernels"] is None
+    said = capsys.readouterr().out
+    for part in ("packed is left out", "sparseprop is left out", "selfish-rnn[bench]"):
+        assert part in said
+    assert not (tmp_path / "bench.png").exists()
+
+
+def test_an_interrupted_benchmark_keeps_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    measured = iter([{"dense": [1.0], "masked": [2.0]}])
+
+    def interrupted(*_: object) -> dict[str, list[float]]:
+        for seconds in measured:
+            return seconds
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "interleaved", interrupted)
+    words = ("--sparsity", "0.5,0.9", "--what", "step", "--engines", "masked", "--out", str(tmp_path))
+    assert bench(monkeypatch, *SIZES, *words) == 130
+    found = written(tmp_path)
+    assert found["complete"] is False
+    assert [row["engines"]["masked"]["ratio"] for row in found["rows"]] == [0.5]
+    assert "Stopped; what was measured until then" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--network", "gru"), "--network must be one of lstm, rhn, on-lstm; got 'gru'"),
+        (("--sparsity", "0.5,1"), "--sparsity must be at least 0 and less than 1, got 1"),
+        (("--sparsity", "nan"), "--sparsity must be at least 0 and less than 1, got nan"),
+        (("--sparsity", "half"), "--sparsity takes numbers separated by commas; got 'half'"),
+        (("--hidden", "0"), "--hidden must be at least 1, got 0"),
+        (("--hidden", ""), "--hidden takes numbers separated by commas; got ''"),
+        (("--what", "step,speed"), "--what takes step, inference, operators, memory, separated by commas; got 'speed'"),
+        (("--engines", "cuda"), "got 'cuda'"),
+        (("--rounds", "0"), "--rounds must be at least 1, got 0"),
+        (("--threads", "0"), "--threads must be at least 1, got 0"),
+        (("--limit", "-1"), "--limit must be a number of seconds above 0, got -1"),
+        (("--optimizer", "lion"), "--optimizer must be one of sgd, adam, snt-asgd; got 'lion'"),
+        (("--network", "on-lstm", "--hidden", "33"), "10 does not divide 33"),
+        (("--out", __file__), f"cannot write {Path(__file__) / 'bench.json'}: "),
+    ],
+)
+def test_bad_options_are_one_clear_line(
+    words: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert bench(monkeypatch, *words) == 2
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1
+    assert message in said

@@ -1,0 +1,119 @@
+"""Settings: complete, validated before anything is trained, and clear about what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from selfish_rnn.errors import UserError
+from selfish_rnn.experiment.presets import build_experiment
+from selfish_rnn.experiment.settings import OPTIMIZERS, Experiment, nearest
+from selfish_rnn.models import MODELS
+from selfish_rnn.topology import METHODS
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        *({"model": name} for name in MODELS),
+        *({"method": name} for name in METHODS),
+        *({"optimizer": name} for name in OPTIMIZERS),
+        {"optimizer": {"name": "adam", "betas": [0.5, 0.9], "drop": None, "decay": {"factor": 1.5, "after": 3}}},
+        {"restart_at": [3, 5], "clip": None, "rewire_every": 100, "method": {"name": "selfish", "pool": "gate"}},
+    ],
+    ids=str,
+)
+def test_a_complete_dump_is_the_same_experiment(settings: dict[str, Any]):
+    experiment = Experiment.model_validate(settings)
+    dump = experiment.model_dump(mode="json")
+    assert Experiment.model_validate(dump) == experiment
+    assert set(dump) == set(Experiment.model_fields)
+
+
+def test_a_section_may_be_only_a_name():
+    assert Experiment(model="rhn", optimizer="adam", method="static") == Experiment(
+        model={"name": "rhn"}, optimizer={"name": "adam"}, method={"name": "static"}
+    )
+
+
+def test_the_default_is_the_paper():
+    experiment = Experiment()
+    assert (experiment.model.name, experiment.model.hidden, experiment.model.dropout) == ("stacked-lstm", 1500, 0.65)
+    assert (experiment.optimizer.name, experiment.optimizer.lr, experiment.optimizer.nonmono) == ("snt-asgd", 40.0, 5)
+    assert (experiment.method.name, experiment.sparsity, experiment.prune_rate) == ("selfish", 0.67, 0.7)
+
+
+def test_a_method_takes_its_parts_from_the_table_unless_they_are_given():
+    assert Experiment(method="selfish").method.build() == METHODS["selfish"]
+    assert Experiment(method="static").method.build() == METHODS["static"]
+    changed = Experiment(method={"name": "selfish", "pool": "gate", "redistribution": "gate"}).method.build()
+    assert changed == METHODS["selfish"].replace(pool="gate", redistribution="gate")
+
+
+def test_a_cell_is_chosen_by_the_models_name_and_is_no_key():
+    with pytest.raises(UserError, match=r"unknown key 'model\.cell'"):
+        build_experiment({"model": {"name": "stacked-lstm", "cell": "gru"}}, "settings")
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"sparsty": 0.5}, "unknown key 'sparsty' (did you mean 'sparsity'?); known are corpus, "),
+        ({"sparsity": 1.2}, "sparsity: must be less than 1, got 1.2"),
+        ({"sparsity": -0.1}, "sparsity: must be greater than or equal to 0, got -0.1"),
+        ({"sparsity": float("nan")}, "sparsity: must be "),
+        ({"sparsity": "much"}, "sparsity: must be a valid number, unable to parse string as a number, got 'much'"),
+        ({"epochs": 0}, "epochs: must be greater than 0, got 0"),
+        ({"epochs": 2.5}, "epochs: must be a valid integer, got a number with a fractional part, got 2.5"),
+        ({"engine": "packd"}, "engine: must be 'auto', 'masked' or 'packed', got 'packd'"),
+        ({"device": "abacus"}, "device: device must be cpu or cuda, got 'abacus'"),
+        ({"model": "stacked-lstn"}, "model: unknown model 'stacked-lstn' (did you mean 'stacked-lstm'?); known are "),
+        ({"model": {"hidden": 3}}, "model: needs the name of the model: one of stacked-lstm, "),
+        ({"model": 3}, "model: needs the name of the model: one of stacked-lstm, "),
+        (
+            {"model": {"name": "rhn", "dept": 3}},
+            "unknown key 'model.dept' (did you mean 'model.depth'?)",
+        ),
+        ({"model": {"name": "rhn", "depth": "x"}}, "model.depth: must be a valid integer"),
+        ({"method": "selfih"}, "method.name: unknown method 'selfih' (did you mean 'selfish'?); known are selfish"),
+        ({"method": {"pol": 1}}, "unknown key 'method.pol' (did you mean 'method.pool'?); known are name, allocation"),
+        ({"method": {"pool": "lake"}}, "method.pool: unknown pool 'lake'"),
+        ({"method": {"growth": "randm"}}, "method.growth: unknown growth 'randm' (did you mean 'random'?)"),
+        ({"prune_schedule": "cosin"}, "prune_schedule: unknown schedule 'cosin' (did you mean 'cosine'?); known are"),
+        ({"optimizer": "adm"}, "optimizer: unknown optimizer 'adm' (did you mean 'adam'?); known are snt-asgd, "),
+        ({"optimizer": {"name": "adam", "lr": 0}}, "optimizer.lr: must be greater than 0, got 0"),
+        ({"optimizer": {"name": "sgd", "nonmono": 3}}, "unknown key 'optimizer.nonmono'"),
+        ({"optimizer": {"name": "sgd", "drop": {"factor": 2}}}, "optimizer.drop.patience is missing"),
+        (
+            {"optimizer": {"name": "sgd", "drop": {"factor": 2, "patience": 1, "pateince": 1}}},
+            "unknown key 'optimizer.drop.pateince' (did you mean 'optimizer.drop.patience'?); known are factor",
+        ),
+        ({"batch_size": 20, "sub_batches": 3}, "batch_size 20 cannot be divided into 3 sub_batches"),
+        ({"optimizer": "adam", "restart_at": [3]}, "restart_at needs an averaging optimizer, not adam"),
+        ({"model": ["rhn"]}, "model: needs the name of the model"),
+        ({"model": {"name": ["rhn"]}}, "model: unknown model ['rhn']"),
+        ({"method": {"name": ["selfish"]}}, "method.name: unknown method ['selfish']"),
+        ({"prune_schedule": {"a": 1}}, "prune_schedule: unknown schedule {'a': 1}"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_said_in_one_line(settings: dict[str, Any], expected: str):
+    with pytest.raises(UserError) as caught:
+        build_experiment(settings, "settings")
+    text = str(caught.value)
+    assert text.startswith(f"settings: {expected}")
+    assert "\n" not in text
+
+
+def test_several_mistakes_are_all_told():
+    with pytest.raises(UserError) as caught:
+        build_experiment({"sparsity": 2, "epohcs": 3, "optimizer": {"name": "adam", "lrr": 1}}, "my.yaml")
+    text = str(caught.value)
+    assert text.startswith("my.yaml: ")
+    assert all(part in text for part in ("sparsity: must be", "did you mean 'epochs'?", "did you mean 'optimizer.lr'?"))
+
+
+def test_a_word_near_to_nothing_gets_no_suggestion():
+    assert nearest("xyzzy", ["sparsity", "epochs"]) == ""

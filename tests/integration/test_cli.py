@@ -1,0 +1,336 @@
+"""The command line: what works, and one clear line for what does not."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from selfish_rnn import cli, files
+from selfish_rnn.experiment.presets import build_experiment, preset_names, read_config, read_preset
+from tiny_runs import result_of, tiny_words, write_corpus
+
+COMMANDS = ("train", "resume", "evaluate", "generate", "presets", "show")
+
+
+class Said(NamedTuple):
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+
+def selfish_rnn(*words: object) -> Said:
+    """Run ``selfish-rnn`` with these words in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.setattr(sys, "argv", ["selfish-rnn", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+    return Said(int(left.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def refused(*words: object) -> str:
+    """The one line with which the command refuses these words."""
+    said = selfish_rnn(*words)
+    assert said.code == 2, said
+    lines = said.err.splitlines()
+    assert len(lines) == 1, said.err
+    assert lines[0].startswith("error: ")
+    assert "Traceback" not in said.out
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def finished(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Said]:
+    """A tiny run from the command line, and what it said; do not change its files."""
+    run = tmp_path_factory.mktemp("runs") / "tiny"
+    said = selfish_rnn("train", *tiny_words(texts), "--run", run)
+    assert said.code == 0, said
+    return run, said
+
+
+@pytest.fixture
+def run(finished: tuple[Path, Said], tmp_path: Path) -> Path:
+    """A copy of the finished run, to be damaged."""
+    return Path(shutil.copytree(finished[0], tmp_path / "run"))
+
+
+# What works
+
+
+def test_training_tells_its_story(finished: tuple[Path, Said]):
+    run, said = finished
+    assert said.err == ""
+    text = " ".join(said.out.split())
+    summary = json.loads((run / "summary.json").read_text())
+    story = [
+        "stacked-lstm on texts",
+        "408 training tokens, 19 words",
+        f"{summary['active_weights']:,} of {summary['total_weights']:,} weights exist (sparsity 60 %)",
+        f"run folder {run}",
+        "epoch 1/3 train perplexity",
+        "epoch 3/3 train perplexity",
+        f"test perplexity {summary['test_perplexity']:.2f}",
+        f"valid perplexity {summary['valid_perplexity']:.2f}",
+        f"unigram perplexity {summary['unigram_perplexity']:.2f}",
+        f"weights {summary['active_weights']:,}",
+        "sparsity, %",
+        "matrix all input forget candidate output",
+        f"The run is in {run}.",
+        "What to try next:",
+        f"selfish-rnn generate {run} --prompt",
+        f"tensorboard --logdir {run}",
+        f"selfish-rnn train --config {run}/config.yaml method=static",
+    ]
+    for part in story:
+        _, found, text = text.partition(part)
+        assert found, f"{part!r} is missing, or not where it should be"
+
+
+def test_the_summary_has_what_programs_ask_for(finished: tuple[Path, Said]):
+    summary = json.loads((finished[0] / "summary.json").read_text())
+    assert {
+        "test_perplexity", "valid_perplexity", "unigram_perplexity", "active_weights", "total_weights", "seconds"
+    } <= set(summary)  # fmt: skip
+
+
+def test_the_configuration_of_a_run_is_complete(finished: tuple[Path, Said], texts: Path):
+    config = yaml.safe_load((finished[0] / "config.yaml").read_text())
+    assert config["corpus"] == str(texts)
+    assert config["threads"] == 1
+    assert config["optimizer"]["weight_decay"] == 1.2e-6
+    assert config["method"]["removal"] == "magnitude"
+
+
+def test_its_configuration_trains_the_same_network_again(finished: tuple[Path, Said], tmp_path: Path):
+    assert selfish_rnn("train", "--config", finished[0] / "config.yaml", "--run", tmp_path / "again").code == 0
+    assert result_of(tmp_path / "again") == result_of(finished[0])
+
+
+def test_evaluation_repeats_the_summary(finished: tuple[Path, Said]):
+    summary = json.loads((finished[0] / "summary.json").read_text())
+    said = selfish_rnn("evaluate", finished[0])
+    assert said == Said(
+        0,
+        "".join(f"{kind} perplexity {summary[f'{kind}_perplexity']:.2f}\n" for kind in ("valid", "test", "unigram")),
+        "",
+    )
+
+
+def test_generated_text_is_the_same_for_the_same_seed(finished: tuple[Path, Said]):
+    words = ("generate", finished[0], "--prompt", "the cat", "--tokens", 12)
+    first = selfish_rnn(*words, "--seed", 1)
+    assert first.code == 0
+    assert first.out.startswith("the cat")
+    assert len(first.out.removesuffix("\n").replace("\n", " <eos> ").split()) == 2 + 12
+    assert selfish_rnn(*words, "--seed", 1) == first
+    assert selfish_rnn(*words, "--seed", 2) != first
+
+
+def test_presets_are_listed_with_what_they_are():
+    said = selfish_rnn("presets")
+    assert said.code == 0
+    for name in preset_names():
+        assert re.search(rf"^{name} +\w", said.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_shown_preset_is_a_configuration_file(name: str, tmp_path: Path):
+    said = selfish_rnn("show", name)
+    assert said.code == 0
+    path = tmp_path / "shown.yaml"
+    path.write_text(said.out)
+    settings, about = read_preset(name)
+    assert said.out.startswith(f"# {about}\n")
+    assert build_experiment(read_config(path), "shown") == build_experiment(settings, name)
+
+
+def test_runs_get_the_next_free_folder(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "mine.yaml"
+    config.write_text("epochs: 1\n")
+    words = tiny_words(texts, epochs=1)
+    assert selfish_rnn("train", *words).code == 0
+    assert selfish_rnn("train", "quickstart", *words).code == 0
+    assert selfish_rnn("train", *words, "--config", config).code == 0
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["mine-1", "quickstart-1", "quickstart-2"]
+
+
+@pytest.mark.parametrize("words", [[], *([command] for command in COMMANDS)])
+def test_help_is_there(words: list[str]):
+    said = selfish_rnn(*words, "--help")
+    assert said.code == 0
+    assert "Usage: selfish-rnn" in said.out
+    if not words:
+        assert all(command in said.out for command in COMMANDS)
+
+
+def test_ctrl_c_before_training_is_no_traceback(monkeypatch: pytest.MonkeyPatch):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("selfish_rnn.experiment.presets.read_preset", interrupted)
+    said = selfish_rnn("train")
+    assert said.code == 130
+    assert "Traceback" not in said.err
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["quikstart"], "unknown preset 'quikstart' (did you mean 'quickstart'?); known are "),
+        (["sparsty=0.5"], "unknown key 'sparsty' (did you mean 'sparsity'?)"),
+        (["optimizer.lrr=0.5"], "unknown key 'optimizer.lrr' (did you mean 'optimizer.lr'?)"),
+        (["model.hiden=8"], "unknown key 'model.hiden' (did you mean 'model.hidden'?)"),
+        (["sparsity=1.2"], "sparsity: must be less than 1, got 1.2"),
+        (["sparsity=0.5", "quickstart"], "'quickstart' is not a setting; write key=value"),
+        (["model=[stacked-lstm]"], "model: unknown model ['stacked-lstm']"),
+        (["corpus=pbt"], "unknown corpus 'pbt'"),
+        (["corpus=/nowhere/texts"], "/nowhere/texts does not exist"),
+        (["--config", "/nowhere/mine.yaml"], "configuration file /nowhere/mine.yaml does not exist"),
+    ],
+    ids=str,
+)
+def test_bad_words_are_refused(tmp_path: Path, words: list[str], expected: str):
+    assert expected in refused("train", *words, "--run", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lambda path: path.unlink(), "has no valid.txt"),
+        (lambda path: path.write_bytes(b""), "valid.txt is empty"),
+        (lambda path: path.write_bytes(b" \n"), "valid.txt is empty"),
+        (
+            lambda path: path.write_bytes(b"caf\xe9 au lait\n" * 30),
+            "valid.txt is not UTF-8 text: byte 0xe9 at offset 3",
+        ),
+        (lambda path: path.write_text("one two\n"), "a text of 3 tokens is too short for valid_batch_size=4"),
+    ],
+    ids=["missing", "empty", "blank", "not UTF-8", "short"],
+)
+def test_a_bad_corpus_is_refused_before_a_folder_is_made(tmp_path: Path, damage: Callable[[Path], Any], expected: str):
+    texts = write_corpus(tmp_path / "texts")
+    damage(texts / "valid.txt")
+    assert expected in refused("train", *tiny_words(texts), "--run", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_holds_a_run_is_refused_and_untouched(texts: Path, run: Path):
+    before = result_of(run)
+    line = refused("train", *tiny_words(texts, seed=9), "--run", run)
+    assert f"{run} already holds a run" in line
+    assert f"selfish-rnn resume {run}" in line
+    assert result_of(run) == before
+
+
+@pytest.mark.parametrize("command", [["resume"], ["evaluate"], ["generate", "--prompt", "the"]])
+def test_a_folder_without_a_run_is_refused(tmp_path: Path, command: list[str]):
+    assert "is not the folder of a run" in refused(*command, tmp_path)
+
+
+def spoil(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_run_with_only_damaged_checkpoints_is_refused(run: Path):
+    for path in (run / "checkpoints").iterdir():
+        spoil(path)
+    line = refused("resume", run)
+    assert "every checkpoint in" in line
+    assert "checksum" in line
+
+
+def test_a_damaged_checkpoint_is_passed_over_with_a_word(run: Path):
+    before = result_of(run)
+    spoil(run / "checkpoints/step-30.safetensors")
+    (run / "summary.json").unlink()
+    said = selfish_rnn("resume", run)
+    assert said.code == 0
+    assert "checkpoint step-30.json (the checksum of step-30.safetensors does not match) is damaged" in said.out
+    assert "epoch 3/3" in said.out
+    assert result_of(run) == before
+
+
+def test_a_damaged_model_is_refused(run: Path):
+    spoil(run / "model.safetensors")
+    for command in (["evaluate"], ["generate", "--prompt", "the"]):
+        assert "model.safetensors is damaged" in refused(*command, run)
+
+
+def test_a_configuration_damaged_since_is_refused(run: Path):
+    (run / "config.yaml").write_text("sparsity: 1.5\n")
+    assert f"{run}/config.yaml: sparsity: must be less than 1" in refused("evaluate", run)
+
+
+def test_a_word_the_model_does_not_know_is_refused(finished: tuple[Path, Said]):
+    assert "the word 'zebra' is not in the vocabulary" in refused("generate", finished[0], "--prompt", "the zebra")
+
+
+@pytest.mark.parametrize("writes", [0, 1, 3])
+def test_a_full_disk_is_one_line_and_the_run_goes_on_later(
+    texts: Path, finished: tuple[Path, Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+):
+    left = writes
+    save_file = files.save_file
+
+    def fill_up(*arguments: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save_file(*arguments)
+
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "save_file", fill_up)
+        line = refused("train", *tiny_words(texts), "--run", run)
+    assert "the disk is full" in line
+    assert "selfish-rnn resume" in line
+    assert selfish_rnn("resume", run).code == 0
+    assert result_of(run) == result_of(finished[0])
+
+
+def test_a_disk_full_from_the_start_is_one_line(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files.os, "replace", full)
+    assert "the disk is full" in refused("train", *tiny_words(texts), "--run", tmp_path / "run")
+
+
+def test_a_loss_that_is_not_a_number_is_one_line_that_says_what_to_change(texts: Path, tmp_path: Path):
+    words = tiny_words(texts, optimizer={"name": "sgd", "lr": 1e30}, clip=None)
+    line = refused("train", *words, "--run", tmp_path / "run")
+    assert re.search("(loss|norm of the gradient) became", line)
+    assert "optimizer.lr (now 1e+30)" in line
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(tmp_path: Path):
+    texts = write_corpus(tmp_path / "[bold]:key:s")
+    run = tmp_path / "[red]:cat:"
+    said = selfish_rnn("train", *tiny_words(texts, epochs=1), "--run", run)
+    assert said.code == 0
+    assert "on [bold]:key:s" in said.out
+    assert f"The run is in {run}." in said.out
+    assert said.out.count(str(run)) == 5
+    assert f"{run} already holds a run" in refused("train", *tiny_words(texts, epochs=1), "--run", run)

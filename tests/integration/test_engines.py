@@ -1,0 +1,226 @@
+"""Whole runs with the packed engine: the same as with the masked one, and from one to the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_method_runs import OPTIMIZERS, run_in_parts
+from torch import Tensor
+
+import selfish_rnn
+from selfish_rnn import METHODS, UserError
+from selfish_rnn.corpora import load_corpus
+from selfish_rnn.engine import PackedWeight, available, library
+from selfish_rnn.experiment.presets import build_experiment, read_preset, with_settings
+from selfish_rnn.runs.export import export, load
+from selfish_rnn.runs.folder import RunFolder
+from selfish_rnn.runs.outcome import generate
+from selfish_rnn.runs.run import Run, experiment_corpus
+from selfish_rnn.training import engine_choice as engines
+from selfish_rnn.training.engine_choice import choose_engine
+from selfish_rnn.training.stop import Interrupted
+from selfish_rnn.training.trainer import Trainer
+from tiny_runs import TINY_MODELS, Recorder, budget_of, result_of, tiny_experiment, trained
+
+pytestmark = pytest.mark.skipif(not available(), reason="the kernels were not built (no C++ compiler)")
+
+PACKABLE = [name for name in METHODS if name not in ("snfs", "iss", "dense", "small-dense")]
+
+
+def topologies(trainer: Trainer) -> list[Tensor]:
+    return [weight.topology.active for weight in trainer.sparsifier.weights]
+
+
+def packed_weights(model: torch.nn.Module) -> list[PackedWeight]:
+    return [module for module in model.modules() if isinstance(module, PackedWeight)]
+
+
+def same_run(masked: Trainer, packed: Trainer) -> None:
+    """Same weights at the same places, same losses to rounding."""
+    assert not packed_weights(masked.model)
+    assert packed_weights(packed.model)
+    for one, other in zip(topologies(masked), topologies(packed), strict=True):
+        assert torch.equal(one, other)
+    for one, other in zip(masked.folder.metrics.read(), packed.folder.metrics.read(), strict=True):
+        assert one["density"] == other["density"]
+        for key in ("train_loss", "valid_loss"):
+            assert one[key] == pytest.approx(other[key], abs=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", ["snt-asgd", "adam", "momentum-sgd"])
+@pytest.mark.parametrize("method", PACKABLE)
+def test_every_method_is_the_same_run_in_both_engines(method: str, optimizer: str, texts: Path, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"method": method, "optimizer": OPTIMIZERS[optimizer]}
+    masked = trained(texts, tmp_path / "masked", **changes)
+    packed = trained(texts, tmp_path / "packed", engine="packed", **changes)
+    same_run(masked, packed)
+
+
+# The gradient of some weights of an ON-LSTM's master gates is zero but for rounding, and these are the first to go:
+# which of them is not the same in both engines.
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [
+        (model, method)
+        for model in TINY_MODELS
+        for method in (("static", "rigl") if model == "on-lstm" else ("selfish", "rigl"))
+    ],
+)
+def test_every_model_is_the_same_run_in_both_engines(model: str, method: str, texts: Path, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"model": {"name": model, **TINY_MODELS[model]}, "method": method}
+    masked = trained(texts, tmp_path / "masked", **changes)
+    packed = trained(texts, tmp_path / "packed", engine="packed", **changes)
+    same_run(masked, packed)
+    assert packed.sparsifier.active_weights == budget_of(packed)
+
+
+def test_rewiring_every_few_updates_is_the_same_in_both_engines(texts: Path, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"method": "rigl", "rewire_every": 3, "sub_batches": 2}
+    masked = trained(texts, tmp_path / "masked", **changes)
+    packed = trained(texts, tmp_path / "packed", engine="packed", **changes)
+    same_run(masked, packed)
+
+
+def test_a_quickstart_is_the_same_run_in_both_engines_to_rounding(tmp_path: Path) -> None:
+    """Of its own size, rewired often.
+
+    Among half a million weights there are always a few so close to each other that rounding decides which one goes. It
+    stays at these few: what else goes and grows is the same.
+    """
+    settings, _ = read_preset("quickstart")
+    changes: dict[str, Any] = {"train_tokens": 6000, "epochs": 1, "rewire_every": 12, "threads": 1}
+    found: dict[str, list[Any]] = {}
+    for engine in ("masked", "packed"):
+        experiment = build_experiment(with_settings(settings, {**changes, "engine": engine}), "test")
+        seen: list[Any] = []
+        found[engine] = seen
+        trainer: Any = None
+
+        def note(report: Any, seen: list[Any] = seen) -> None:
+            seen.append((report.loss, topologies(trainer)))  # noqa: B023
+
+        folder = tmp_path / engine
+        folder.mkdir()
+        trainer = Trainer(experiment, experiment_corpus(experiment), RunFolder(folder), Recorder(note))
+        trainer.run()
+    assert len(found["masked"]) == len(found["packed"]) > 25
+    for step, (one, other) in enumerate(zip(found["masked"], found["packed"], strict=True), start=1):
+        assert one[0] == pytest.approx(other[0], abs=1e-4)
+        if step < 12:
+            assert all(map(torch.equal, one[1], other[1]))
+        common = sum(int(torch.isin(a, b).sum()) for a, b in zip(one[1], other[1], strict=True))
+        assert common >= 0.9999 * sum(map(len, one[1]))
+
+
+@pytest.mark.parametrize("engine", ["masked", "packed"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_checkpoint_of_one_engine_is_continued_by_the_other(
+    optimizer: str, engine: str, texts: Path, tmp_path: Path
+) -> None:
+    other = {"masked": "packed", "packed": "masked"}[engine]
+    changes: dict[str, Any] = {"optimizer": OPTIMIZERS[optimizer], "epochs": 4}
+    whole = trained(texts, tmp_path / "whole", **changes)
+    started = Run.start(tiny_experiment(texts, engine=engine, **changes), tmp_path / "parts")
+    first: Any = None
+
+    def stop(report: object) -> None:
+        first._stop.requested = first.position.step == 24
+
+    first = started.trainer(Recorder(stop))
+    with pytest.raises(Interrupted):
+        first.run()
+    second = Run.open(tmp_path / "parts", engine=other).trainer(Recorder())
+    assert bool(packed_weights(second.model)) == (other == "packed")
+    second.run()
+    for one, two in zip(topologies(whole), topologies(second), strict=True):
+        assert torch.equal(one, two)
+    for one, two in zip(whole.folder.metrics.read(), second.folder.metrics.read(), strict=True):
+        assert one["valid_loss"] == pytest.approx(two["valid_loss"], abs=1e-4)
+
+
+def test_a_packed_run_resumes_bit_identically(texts: Path, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"engine": "packed", "optimizer": OPTIMIZERS["snt-asgd"]}
+    trained(texts, tmp_path / "whole", **changes)
+    run_in_parts(texts, tmp_path / "parts", 14, **changes)
+    assert result_of(tmp_path / "parts") == result_of(tmp_path / "whole")
+
+
+# Choosing
+
+
+def test_methods_that_cannot_be_packed_say_so(texts: Path) -> None:
+    words = len(load_corpus(texts).vocabulary)
+    for method, reason in (("snfs", "momentum of all positions"), ("dense", "no zeros"), ("iss", "no zeros")):
+        choice = choose_engine(tiny_experiment(texts, method=method, engine="packed"), words)
+        assert choice.engine == "masked"
+        assert choice.reason is not None
+        assert reason in choice.reason
+
+
+def test_auto_takes_what_is_faster_and_says_so(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for ratio, engine in ((2.0, "packed"), (1.0, "masked")):
+        monkeypatch.setattr(engines, "_measure", lambda *_, ratio=ratio: ratio)
+        run = Run.start(tiny_experiment(texts, engine="auto"), tmp_path / engine)
+        assert run.experiment.engine == engine
+        assert any(f"{ratio:.1f} times as fast" in note for note in run.notes)
+        # A resumed run does not measure again.
+        assert Run.open(tmp_path / engine).experiment.engine == engine
+
+
+def test_auto_measures(texts: Path) -> None:
+    choice = choose_engine(tiny_experiment(texts, engine="auto"), 30)
+    assert choice.engine in ("masked", "packed")
+    assert "short measurement" in (choice.reason or "")
+
+
+def test_without_kernels_auto_is_masked_and_packed_is_refused(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "available", lambda: False)
+    choice = choose_engine(tiny_experiment(texts, engine="auto"), 30)
+    assert choice.engine == "masked"
+    assert "C++ compiler" in (choice.reason or "")
+    with pytest.raises(UserError, match=r"engine=packed.*C\+\+ compiler"):
+        choose_engine(tiny_experiment(texts, engine="packed"), 30)
+
+
+# Exporting
+
+
+@pytest.mark.parametrize("model", TINY_MODELS)
+@pytest.mark.parametrize("engine", ["masked", "packed"])
+def test_an_exported_model_says_what_the_run_s_says(engine: str, model: str, texts: Path, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"model": {"name": model, **TINY_MODELS[model]}, "epochs": 1, "engine": engine}
+    run = Run.start(tiny_experiment(texts, **changes), tmp_path / "run")
+    run.execute(run.trainer())
+    export(run.experiment, run.folder, tmp_path / "model.safetensors")
+    best = run.model()
+    tokens = torch.randint(len(run.vocabulary()), (5, 3))
+    with torch.no_grad():
+        expected = best(tokens)[0]
+        for packed in (True, False):
+            loaded = load(tmp_path / "model.safetensors", packed=packed)
+            assert bool(packed_weights(loaded)) == packed
+            assert torch.allclose(loaded(tokens)[0], expected, atol=1e-5)
+    loaded = selfish_rnn.load(tmp_path / "model.safetensors")
+    texts_of_both = [generate(each, loaded.vocabulary, "the cat", tokens=8, temperature=0.0) for each in (best, loaded)]
+    assert texts_of_both[0] == texts_of_both[1]
+
+
+def test_what_is_no_exported_model_is_refused(texts: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not a file"):
+        load(tmp_path / "missing.safetensors")
+    run = Run.start(tiny_experiment(texts, epochs=1), tmp_path / "run")
+    with pytest.raises(UserError, match="has no model yet"):
+        export(run.experiment, run.folder, tmp_path / "model.safetensors")
+    run.execute(run.trainer())
+    with pytest.raises(UserError, match="is not an exported model, it has no format"):
+        load(tmp_path / "run" / "model.safetensors")
+    (tmp_path / "bad.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(UserError, match="damaged or cannot be read"):
+        load(tmp_path / "bad.safetensors")
+
+
+def test_the_kernels_in_use_are_those_of_this_processor() -> None:
+    assert library.target() == library.targets()[-1]

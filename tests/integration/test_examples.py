@@ -1,0 +1,66 @@
+"""The examples in ``examples/`` and in the README do what they say."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import re
+import runpy
+import textwrap
+from pathlib import Path
+
+import pytest
+import torch
+
+from selfish_rnn import METHODS, SELFISH
+from selfish_rnn.topology.removal import REMOVALS, by_magnitude
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_classifier_learns_with_a_tenth_of_its_weights() -> None:
+    example = runpy.run_path(str(ROOT / "examples" / "classifier.py"))
+    accuracy, sparsifier = example["train"]()
+    assert accuracy > 0.8
+    assert sparsifier.active_weights == round(0.1 * sparsifier.total_weights)
+
+
+def test_the_classifier_needs_fewer_than_ten_added_lines() -> None:
+    source = (ROOT / "examples" / "classifier.py").read_text()
+    added = [line for line in source.splitlines() if line.endswith("# +")]
+    assert 0 < len(added) < 10
+
+
+def python_blocks() -> list[tuple[str, str]]:
+    texts = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [
+        (text.name, block)
+        for text in texts
+        for block in re.findall(r"```python\n(.*?)```", text.read_text(), flags=re.DOTALL)
+    ]
+
+
+@pytest.mark.parametrize(("name", "block"), python_blocks())
+def test_python_in_the_documentation_runs(name: str, block: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What an example adds to these tables is taken out again.
+    monkeypatch.setitem(METHODS, "lucky", SELFISH)
+    monkeypatch.setitem(REMOVALS, "lucky", by_magnitude)
+    exec(compile(textwrap.dedent(block), name, "exec"), {})
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "topology.apportionment",
+        "topology.gates",
+        "topology.methods",
+        "topology.removal",
+        "optim.trigger",
+        "sparsifier.registry",
+    ],
+)
+def test_docstring_examples(module: str) -> None:
+    tested = importlib.import_module(f"selfish_rnn.{module}")
+    outcome = doctest.testmod(tested, extraglobs={"torch": torch})
+    assert outcome.attempted
+    assert not outcome.failed

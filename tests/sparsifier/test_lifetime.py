@@ -1,0 +1,119 @@
+"""How long a sparsifier lives, and what copies of its model are."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import io
+import weakref
+
+import pytest
+import torch
+from sparse_cases import Classifier, assert_inside_masks, masks, same, sgd, train
+from torch import nn
+from torch.optim.optimizer import _global_optimizer_post_hooks
+
+from selfish_rnn import Sparsifier
+
+
+def test_lives_as_long_as_the_model_even_if_the_user_drops_it() -> None:
+    model = Classifier()
+    reference = weakref.ref(Sparsifier(model, sparsity=0.67, updates=10))
+    gc.collect()
+    train(model, sgd(model))
+    sparsifier = reference()
+    assert sparsifier is not None
+    assert_inside_masks(sparsifier)
+
+
+def test_lives_as_long_as_the_layer_that_owns_the_weights() -> None:
+    model = Classifier()
+    layer = model.decoder
+    reference = weakref.ref(Sparsifier(model, sparsity=0.67, updates=10))
+    del model
+    gc.collect()
+    assert reference() is not None
+    optimizer = sgd(layer)
+    layer(torch.randn(3, 5)).sum().backward()
+    optimizer.step()
+    assert int(layer.weight.count_nonzero()) < layer.weight.numel() / 2
+
+
+def test_neither_outlives_the_other_when_all_is_dropped() -> None:
+    gc.collect()
+    hooks = len(_global_optimizer_post_hooks)
+    model = Classifier()
+    optimizer = sgd(model)
+    sparsifier = Sparsifier(model, sparsity=0.67, updates=10)
+    train(model, optimizer)
+    sparsifier.update()
+    references = [weakref.ref(thing) for thing in (model, model.rnn, model.decoder.weight, optimizer, sparsifier)]
+    del model, optimizer, sparsifier
+    gc.collect()
+    assert [reference() for reference in references] == [None] * len(references)
+    assert len(_global_optimizer_post_hooks) == hooks
+
+
+def test_optimizers_are_not_kept_alive() -> None:
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.67, updates=10)
+    optimizer = sgd(model)
+    train(model, optimizer)
+    reference = weakref.ref(optimizer)
+    del optimizer
+    gc.collect()
+    assert reference() is None
+    sparsifier.update()
+
+
+def pickled(model: nn.Module) -> nn.Module:
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert isinstance(loaded, nn.Module)
+    return loaded
+
+
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, pickled])
+def test_a_copy_is_an_ordinary_module(duplicate: object) -> None:
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.67, updates=10)
+    train(model, sgd(model))
+    twin = duplicate(model)  # type: ignore[operator]
+    assert same(list(twin.state_dict().values()), list(model.state_dict().values()))
+    train(twin, sgd(twin))
+    assert int(twin.rnn.weight_hh_l0.count_nonzero()) == twin.rnn.weight_hh_l0.numel()
+    train(model, sgd(model))
+    assert_inside_masks(sparsifier)
+    again = Sparsifier(twin, sparsity=0.5, method="static")
+    train(twin, sgd(twin))
+    assert_inside_masks(again)
+
+
+def test_detach_lets_go_and_keeps_the_zeros() -> None:
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.67, updates=10)
+    optimizer = sgd(model)
+    train(model, optimizer)
+    before = masks(sparsifier)
+    sparsifier.detach()
+    assert_inside_masks(sparsifier)
+    reference = weakref.ref(sparsifier)
+    del sparsifier
+    gc.collect()
+    assert reference() is None
+    train(model, optimizer)
+    assert int(model.rnn.weight_hh_l0.count_nonzero()) == model.rnn.weight_hh_l0.numel()
+    assert int(before[1].count_nonzero()) < before[1].numel()
+
+
+def test_the_model_may_change_its_precision_after_binding() -> None:
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.67, updates=10)
+    model.double()
+    train(model, sgd(model))
+    assert_inside_masks(sparsifier)
+    sparsifier.update()
+    assert sparsifier.active_weights == round(0.33 * sparsifier.total_weights)
+    assert_inside_masks(sparsifier)

@@ -1,0 +1,183 @@
+"""Masks and fresh state under every optimizer of torch and our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from sparse_cases import Classifier, assert_inside_masks, backward, train
+from torch import Tensor, nn, optim
+from torch.optim import Optimizer
+
+from selfish_rnn import NTASGD, SNTASGD, Sparsifier
+
+
+def averaging(kind: type[SNTASGD] | type[NTASGD]) -> Callable[[list[nn.Parameter]], Optimizer]:
+    def make(parameters: list[nn.Parameter]) -> Optimizer:
+        optimizer = kind(parameters, lr=0.1)
+        optimizer.start_averaging()
+        return optimizer
+
+    return make
+
+
+OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], Optimizer]] = {
+    "SGD": lambda p: optim.SGD(p, lr=0.1, weight_decay=0.01),
+    "momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
+    "nesterov": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "Adam": lambda p: optim.Adam(p, lr=0.01),
+    "Adam foreach": lambda p: optim.Adam(p, lr=0.01, foreach=True),
+    "Adam fused": lambda p: optim.Adam(p, lr=0.01, fused=True),
+    "AdamW amsgrad": lambda p: optim.AdamW(p, lr=0.01, amsgrad=True),
+    "RMSprop": lambda p: optim.RMSprop(p, lr=0.01, centered=True, momentum=0.9),
+    "Adagrad": lambda p: optim.Adagrad(p, lr=0.01, initial_accumulator_value=0.1),
+    "Adadelta": lambda p: optim.Adadelta(p),
+    "Adamax": lambda p: optim.Adamax(p),
+    "NAdam": lambda p: optim.NAdam(p),
+    "RAdam": lambda p: optim.RAdam(p),
+    "Rprop": lambda p: optim.Rprop(p, lr=0.02),
+    "ASGD": lambda p: optim.ASGD(p, lr=0.1, t0=0),
+    "SNTASGD": averaging(SNTASGD),
+    "NTASGD": averaging(NTASGD),
+}
+# Newer than the oldest torch this package takes.
+if hasattr(optim, "Adafactor"):
+    OPTIMIZERS["Adafactor"] = lambda p: optim.Adafactor(p)
+if hasattr(optim, "Muon"):
+    OPTIMIZERS["Muon"] = lambda p: optim.Muon([weight for weight in p if weight.ndim == 2])
+
+STARTS_AT = {"Adagrad": {"sum": 0.1}, "Rprop": {"step_size": 0.02}}
+EVERY = pytest.mark.parametrize("name", OPTIMIZERS)
+
+
+@EVERY
+@pytest.mark.parametrize("optimizer_first", [True, False])
+def test_nothing_outside_the_mask_and_exact_counts(name: str, optimizer_first: bool) -> None:
+    model = Classifier()
+    make = OPTIMIZERS[name]
+    optimizer = make(list(model.parameters())) if optimizer_first else None
+    sparsifier = Sparsifier(model, sparsity=0.67, updates=10)
+    optimizer = optimizer or make(list(model.parameters()))
+    budget = [weight.active for weight in sparsifier.weights]
+    before = model.rnn.weight_hh_l1.detach().clone()
+    for _ in range(3):
+        for seed in range(3):
+            train(model, optimizer, steps=1, seed=seed)
+            assert_inside_masks(sparsifier)
+        sparsifier.update()
+        assert [weight.active for weight in sparsifier.weights] == budget
+        assert_inside_masks(sparsifier)
+    assert not torch.equal(model.rnn.weight_hh_l1, before)
+
+
+def per_weight_state(optimizer: Optimizer, parameter: Tensor) -> dict[str, Tensor]:
+    return {
+        key: value
+        for key, value in optimizer.state[parameter].items()
+        if isinstance(value, Tensor) and value.shape == parameter.shape
+    }
+
+
+@EVERY
+def test_state_of_removed_and_grown_weights_is_that_of_a_new_optimizer(name: str) -> None:
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.67, prune_rate=0.8, updates=10)
+    optimizer = OPTIMIZERS[name](list(model.parameters()))
+    train(model, optimizer, steps=4)
+    old = [weight.mask.clone() for weight in sparsifier.weights]
+    remembered = [
+        {key: value.clone() for key, value in per_weight_state(optimizer, weight.parameter).items()}
+        for weight in sparsifier.weights
+    ]
+    values = [weight.parameter.detach().clone() for weight in sparsifier.weights]
+    sparsifier.update()
+    for weight, mask, memory, value in zip(sparsifier.weights, old, remembered, values, strict=True):
+        changed = weight.mask != mask
+        assert changed.any()
+        assert not weight.parameter[changed].any()
+        kept = (weight.parameter == value) & (weight.mask == 1) & (value != 0)
+        assert kept.any()
+        for key, state in per_weight_state(optimizer, weight.parameter).items():
+            assert state[changed].unique().tolist() == pytest.approx([STARTS_AT.get(name, {}).get(key, 0)])
+            assert torch.equal(state[kept], memory[key][kept])
+
+
+def test_a_weight_removed_and_grown_at_once_starts_anew() -> None:
+    """In a full matrix every grown weight was removed just now: value and momentum must not survive that."""
+    model = nn.Linear(10, 10)
+    sparsifier = Sparsifier(model, sparsity=0.0, prune_rate=0.5, schedule="constant")
+    optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.randn(4, 10)).pow(2).sum().backward()
+    optimizer.step()
+    sparsifier.update()
+    assert int((model.weight == 0).sum()) == 50
+    assert torch.equal(optimizer.state[model.weight]["momentum_buffer"] == 0, model.weight == 0)
+
+
+def test_several_optimizers_hold_parts_of_the_model() -> None:
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.5, updates=5)
+    recurrent = optim.Adam(model.rnn.parameters())
+    others = optim.SGD([*model.embedding.parameters(), *model.decoder.parameters()], lr=0.1, momentum=0.9)
+    backward(model)
+    recurrent.step()
+    others.step()
+    old = [weight.mask.clone() for weight in sparsifier.weights]
+    sparsifier.update()
+    for weight, mask in zip(sparsifier.weights, old, strict=True):
+        owner = recurrent if weight.name.startswith("rnn") else others
+        for state in per_weight_state(owner, weight.parameter).values():
+            assert not state[weight.mask != mask].any()
+    assert_inside_masks(sparsifier)
+
+
+def test_an_optimizer_of_another_model_is_not_touched() -> None:
+    Sparsifier(Classifier(), sparsity=0.5, method="static")
+    dense = Classifier()
+    train(dense, optim.SGD(dense.parameters(), lr=0.1))
+    assert all(parameter.all() for parameter in dense.parameters())
+
+
+def test_closures() -> None:
+    """L-BFGS evaluates the model many times within one step."""
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.5, updates=5)
+    optimizer = optim.LBFGS(model.parameters(), max_iter=3)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        backward(model)
+        return model(torch.zeros(2, 2, dtype=torch.int64)).pow(2).mean()
+
+    for _ in range(2):
+        optimizer.step(closure)
+        assert_inside_masks(sparsifier)
+        sparsifier.update()
+
+
+def test_sparse_gradients_of_an_embedding() -> None:
+    model = nn.Embedding(20, 6, sparse=True)
+    sparsifier = Sparsifier(model, sparsity=0.5, updates=5)
+    optimizer = optim.SparseAdam(model.parameters())
+    for seed in range(3):
+        optimizer.zero_grad()
+        model(torch.tensor([seed, 1, 1])).sum().backward()
+        optimizer.step()
+        assert_inside_masks(sparsifier)
+        sparsifier.update()
+
+
+def test_a_watched_optimizer_forgets_before_its_first_step() -> None:
+    """State loaded from a checkpoint, and a rewiring at once."""
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.67, updates=10)
+    first = optim.Adam(model.parameters())
+    train(model, first)
+    second = optim.Adam(model.parameters())
+    second.load_state_dict(first.state_dict())
+    sparsifier.watch(second)
+    mask = model.rnn.weight_hh_l0 != 0
+    sparsifier.update()
+    weight = next(weight for weight in sparsifier.weights if weight.name == "rnn.weight_hh_l0")
+    assert not second.state[model.rnn.weight_hh_l0]["exp_avg"][weight.mask.bool() & ~mask].any()

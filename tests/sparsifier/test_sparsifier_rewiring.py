@@ -1,0 +1,203 @@
+"""Rewiring over a run: schedule, automatic updates, saving and continuing."""
+
+from __future__ import annotations
+
+import copy
+import io
+
+import pytest
+import torch
+from sparse_cases import Classifier, assert_inside_masks, masks, same, sgd, train
+from torch import Tensor, nn
+
+from selfish_rnn import SELFISH, SNTASGD, Sparsifier
+
+
+def changes_per_update(updates: int, **settings: object) -> list[bool]:
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.67, updates=updates, **settings)
+    optimizer = sgd(model)
+    changes = []
+    for _ in range(updates + 1):
+        train(model, optimizer, steps=1)
+        before = masks(sparsifier)
+        sparsifier.update()
+        changes.append(not same(before, masks(sparsifier)))
+    return changes
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear"])
+def test_the_last_of_the_announced_updates_changes_nothing(schedule: str) -> None:
+    assert changes_per_update(4, prune_rate=0.7, schedule=schedule) == [True, True, True, False, False]
+
+
+def test_a_constant_schedule_goes_on() -> None:
+    assert changes_per_update(3, prune_rate=0.3, schedule="constant") == [True] * 4
+
+
+def test_static_never_changes() -> None:
+    assert changes_per_update(3, method="static") == [False] * 4
+
+
+def test_prune_rate_follows_the_schedule() -> None:
+    sparsifier = Sparsifier(Classifier(), sparsity=0.5, prune_rate=0.8, updates=4)
+    rates = []
+    for _ in range(5):
+        rates.append(sparsifier.prune_rate)
+        sparsifier.update()
+    assert rates == pytest.approx([0.8 * (1 + 2**-0.5) / 2, 0.4, 0.8 * (1 - 2**-0.5) / 2, 0, 0])
+    assert sparsifier.updates_done == 5
+
+
+def test_the_prune_rate_is_the_fraction_rewired() -> None:
+    sparsifier = Sparsifier(nn.Linear(100, 40), sparsity=0.5, prune_rate=0.3, schedule="constant")
+    before = sparsifier.weights[0].parameter.detach().clone()
+    sparsifier.update()
+    after = sparsifier.weights[0].parameter
+    kept = (after != 0) & (after == before)
+    assert int(kept.sum()) == 1400
+    assert before[kept].abs().min() >= before[(before != 0) & ~kept].abs().max()
+    assert sparsifier.active_weights == 2000
+
+
+def test_update_every_rewires_after_so_many_steps_by_itself() -> None:
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.67, updates=10, update_every=3)
+    optimizer = sgd(model)
+    changed = []
+    for step in range(7):
+        before = masks(sparsifier)
+        train(model, optimizer, steps=1, seed=step)
+        changed.append(not same(before, masks(sparsifier)))
+        assert_inside_masks(sparsifier)
+    assert changed == [False, False, True, False, False, True, False]
+    assert (sparsifier.updates_done, sparsifier.steps_done) == (2, 7)
+
+
+def test_without_update_every_steps_change_nothing() -> None:
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.67, updates=10)
+    before = masks(sparsifier)
+    train(model, sgd(model), steps=10)
+    assert same(before, masks(sparsifier))
+
+
+@pytest.mark.parametrize("redistribution", ["matrix", "gate", "gates-by-magnitude", "gates-by-gradient"])
+@pytest.mark.parametrize("pool", ["gate", "matrix", "network"])
+def test_own_methods(redistribution: str, pool: str) -> None:
+    method = SELFISH.replace(name="own", allocation="er", pool=pool, redistribution=redistribution, removal="signed")
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.67, method=method, updates=5)
+    optimizer = sgd(model)
+    for _ in range(3):
+        train(model, optimizer)
+        sparsifier.update()
+        assert sparsifier.active_weights == round(0.33 * sparsifier.total_weights)
+        assert_inside_masks(sparsifier)
+
+
+def test_rewiring_inside_averaged_is_refused() -> None:
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.67, updates=5)
+    optimizer = SNTASGD(model.parameters(), lr=0.1)
+    train(model, optimizer)
+    with optimizer.averaged(), pytest.raises(RuntimeError, match=r"outside optimizer.averaged\(\)"):
+        sparsifier.update()
+    assert sparsifier.updates_done == 0
+    sparsifier.update()
+
+
+def test_averages_are_sparse_and_over_the_iterates_since_growth() -> None:
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.67, prune_rate=0.7, schedule="constant")
+    optimizer = SNTASGD(model.parameters(), lr=0.1)
+    optimizer.start_averaging()
+    train(model, optimizer)
+    old = sparsifier.weights[1].mask.clone()
+    sparsifier.update()
+    weight = sparsifier.weights[1]
+    grown = (weight.mask == 1) & (old == 0)
+    iterates = []
+    for seed in range(3):
+        train(model, optimizer, steps=1, seed=seed)
+        iterates.append(weight.parameter.detach().clone())
+    assert optimizer.state[weight.parameter]["age"][grown].unique().tolist() == [3]
+    with optimizer.averaged():
+        assert_inside_masks(sparsifier)
+        torch.testing.assert_close(weight.parameter.detach()[grown], torch.stack(iterates).mean(0)[grown])
+
+
+def run(sparsifier: Sparsifier, model: nn.Module, optimizer: torch.optim.Optimizer, updates: int) -> list[list[Tensor]]:
+    history = []
+    for _ in range(updates):
+        train(model, optimizer)
+        sparsifier.update()
+        history.append(masks(sparsifier))
+    return history
+
+
+def test_a_loaded_state_gives_the_same_future() -> None:
+    model = Classifier()
+    settings = {"sparsity": 0.67, "prune_rate": 0.7, "updates": 8}
+    sparsifier, optimizer = Sparsifier(model, **settings), torch.optim.Adam(model.parameters())
+    run(sparsifier, model, optimizer, 3)
+    file = io.BytesIO()
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "sparsifier": sparsifier.state_dict()}
+    torch.save(state, file)
+    file.seek(0)
+    state = torch.load(file, weights_only=True)
+    twin = Classifier(seed=9)
+    twin_sparsifier, twin_optimizer = Sparsifier(twin, seed=77, **settings), torch.optim.Adam(twin.parameters())
+    twin_sparsifier.load_state_dict(state["sparsifier"])
+    twin.load_state_dict(state["model"])
+    twin_optimizer.load_state_dict(state["optimizer"])
+    assert same(masks(twin_sparsifier), masks(sparsifier))
+    future, twin_future = run(sparsifier, model, optimizer, 4), run(twin_sparsifier, twin, twin_optimizer, 4)
+    assert all(same(ours, theirs) for ours, theirs in zip(future, twin_future, strict=True))
+    assert same(list(model.parameters()), list(twin.parameters()))
+    assert twin_sparsifier.updates_done == 7
+
+
+def test_steps_towards_the_next_update_are_saved() -> None:
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.67, updates=10, update_every=3)
+    train(model, sgd(model), steps=2)
+    state = sparsifier.state_dict()
+    twin = Classifier()
+    restored = Sparsifier(twin, sparsity=0.67, updates=10, update_every=3)
+    restored.load_state_dict(state)
+    train(twin, sgd(twin), steps=1)
+    assert restored.updates_done == 1
+
+
+def test_masks_are_saved_as_bits() -> None:
+    sparsifier = Sparsifier(nn.Linear(64, 32), sparsity=0.5, method="static")
+    assert sparsifier.state_dict()["masks"]["weight"].nbytes == 64 * 32 / 8
+
+
+@pytest.mark.parametrize(
+    ("other", "sparsity", "message"),
+    [
+        (nn.GRU(8, 4), 0.5, r"other weights than this model's.*bias|other weights.*weight"),
+        (nn.Linear(9, 4), 0.5, r"weight.*shape"),
+        (nn.Linear(4, 8), 0.5, r"weight.*shape"),
+        (nn.Linear(8, 4), 0.75, "the saved topology has 8 weights, this sparsifier's settings give 16"),
+    ],
+    ids=["names", "size", "transposed", "density"],
+)
+def test_state_of_another_sparsifier_is_refused_and_nothing_changed(
+    other: nn.Module, sparsity: float, message: str
+) -> None:
+    foreign = Sparsifier(other, sparsity=sparsity, method="static").state_dict()
+    sparsifier = Sparsifier(nn.Linear(8, 4), sparsity=0.5, method="static")
+    before = copy.deepcopy(sparsifier.state_dict())
+    with pytest.raises(ValueError, match=message):
+        sparsifier.load_state_dict(foreign)
+    assert torch.equal(sparsifier.state_dict()["masks"]["weight"], before["masks"]["weight"])
+
+
+def test_a_state_that_is_not_of_a_sparsifier_is_refused() -> None:
+    model = nn.Linear(8, 4)
+    sparsifier = Sparsifier(model, sparsity=0.5, method="static")
+    with pytest.raises(ValueError, match="not the state of a sparsifier"):
+        sparsifier.load_state_dict(model.state_dict())

@@ -1,0 +1,44 @@
+"""The parts of an experiment, and what is found wrong with them before training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from selfish_rnn.corpora import load_corpus
+from selfish_rnn.errors import UserError
+from selfish_rnn.models import MODELS
+from selfish_rnn.runs.saved_weights import portable_weights
+from selfish_rnn.training.build import check_before_training
+from tiny_runs import TINY_MODELS, bits, tiny_experiment, tiny_trainer
+
+
+@pytest.mark.parametrize("key", ["batch_size", "valid_batch_size", "test_batch_size"])
+def test_a_text_too_short_is_found_before_training(texts: Path, key: str):
+    with pytest.raises(UserError, match=rf"too short for {key}=300"):
+        check_before_training(tiny_experiment(texts, **{key: 300}), load_corpus(texts))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_model_that_cannot_be_built_is_found_before_training(texts: Path, name: str):
+    options = {"name": name, **TINY_MODELS[name]}
+    check_before_training(tiny_experiment(texts, model=options), load_corpus(texts))
+    with pytest.raises(UserError, match="hidden must be at least 1, got 0"):
+        check_before_training(tiny_experiment(texts, model={**options, "hidden": 0}), load_corpus(texts))
+
+
+def test_the_models_weights_come_from_the_seed_whatever_was_drawn_before(texts: Path, tmp_path: Path):
+    torch.manual_seed(99)
+    first = bits(portable_weights(tiny_trainer(texts, tmp_path / "a").model, []))
+    torch.manual_seed(100)
+    assert bits(portable_weights(tiny_trainer(texts, tmp_path / "b").model, [])) == first
+    assert len(load_corpus(texts).train) == 408
+
+
+@pytest.mark.parametrize("name", ["on-lstm", "awd-lstm-mos"])
+def test_iss_for_a_model_without_units_is_found_before_training(texts: Path, name: str):
+    experiment = tiny_experiment(texts, model={"name": name, **TINY_MODELS[name]}, method="iss")
+    with pytest.raises(UserError, match="does not describe its units"):
+        check_before_training(experiment, load_corpus(texts))

@@ -1,0 +1,51 @@
+"""What is measured after an epoch, counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from selfish_rnn import Sparsifier
+from selfish_rnn.models import StackedRNN
+from selfish_rnn.training.metrics import event_scalars, gate_densities, large_weights
+
+
+@pytest.fixture
+def sparsifier() -> Sparsifier:
+    torch.manual_seed(0)
+    model = StackedRNN(6, embedding=4, hidden=4, layers=1, dropout=0.0)
+    return Sparsifier(model, sparsity=0.5, updates=1)
+
+
+def test_densities_are_of_gates_and_of_the_whole_matrix(sparsifier: Sparsifier):
+    densities = gate_densities(sparsifier)
+    assert list(densities) == [weight.name for weight in sparsifier.weights]
+    for weight in sparsifier.weights:
+        measured = densities[weight.name]
+        assert measured["all"] == weight.mask.mean().item()
+        if weight.name.startswith("rnn."):
+            gates = [measured[name] for name in ("input", "forget", "candidate", "output")]
+            assert gates == [chunk.mean().item() for chunk in weight.mask.chunk(4)]
+
+
+def test_large_weights_are_those_above_a_tenth_in_magnitude(sparsifier: Sparsifier):
+    weight = sparsifier.weights[0]
+    with torch.no_grad():
+        weight.parameter.zero_()
+        weight.parameter.view(-1)[:4] = torch.tensor([0.2, -0.3, 0.0999, -0.05])
+    counts = large_weights(sparsifier)
+    assert counts[weight.name] == 2
+    assert set(counts) == {weight.name for weight in sparsifier.weights}
+
+
+def test_a_record_becomes_flat_names():
+    record = {
+        "train_loss": 1.0, "valid_loss": 2.0, "train_perplexity": 3.0, "valid_perplexity": 4.0, "prune_rate": 0.5,
+        "active_weights": 10, "learning_rate": 40.0, "weights_above_0.1": {"m": 7},
+        "density": {"m": {"input": 0.25, "all": 0.5}},
+    }  # fmt: skip
+    assert event_scalars(record) == {
+        "loss/train": 1.0, "loss/valid": 2.0, "perplexity/train": 3.0, "perplexity/valid": 4.0,
+        "rewiring/prune_rate": 0.5, "rewiring/active_weights": 10, "learning_rate": 40.0,
+        "weights_above_0.1/m": 7, "density/m/input": 0.25, "density/m/all": 0.5,
+    }  # fmt: skip
