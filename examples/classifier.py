@@ -32,7 +32,7 @@ def train(epochs: int = 10, steps: int = 100) -> tuple[float, Sparsifier]:
     generator = torch.Generator().manual_seed(0)
     model = Classifier()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    sparsifier = Sparsifier(model, sparsity=0.9, prune_rate=0.3, updates=epochs)  # +
+    sparsifier = Sparsifier(model, sparsity=0.9, prune_rate=0.3, rewirings=epochs)  # +
     for _ in range(epochs):
         for _ in range(steps):
             letters, labels = batch(64, generator)
@@ -40,7 +40,7 @@ def train(epochs: int = 10, steps: int = 100) -> tuple[float, Sparsifier]:
             nn.functional.cross_entropy(model(letters), labels).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
-        sparsifier.update()  # +
+        sparsifier.rewire()  # +
     letters, labels = batch(2000, generator)
     accuracy = (model(letters).argmax(1) == labels).float().mean().item()
     return accuracy, sparsifier

@@ -73,7 +73,7 @@ def tiny_experiment(texts: Path, **changes: Any) -> Experiment:
 
 
 class Recorder:
-    """A watcher that remembers everything; ``at_step`` is called after every update."""
+    """A listener that remembers everything; ``at_step`` is called after every update."""
 
     def __init__(self, at_step: Callable[[StepReport], None] | None = None) -> None:
         self.steps: list[StepReport] = []
@@ -81,22 +81,22 @@ class Recorder:
         self.notes: list[str] = []
         self._at_step = at_step
 
-    def stepped(self, report: StepReport) -> None:
+    def on_step(self, report: StepReport) -> None:
         self.steps.append(report)
         if self._at_step is not None:
             self._at_step(report)
 
-    def epoch_ended(self, report: EpochReport) -> None:
+    def on_epoch(self, report: EpochReport) -> None:
         self.epochs.append(report)
 
-    def noted(self, message: str) -> None:
+    def on_note(self, message: str) -> None:
         self.notes.append(message)
 
 
-def tiny_trainer(texts: Path, run: Path, watcher: Recorder | None = None, **changes: Any) -> Trainer:
+def tiny_trainer(texts: Path, run: Path, listener: Recorder | None = None, **changes: Any) -> Trainer:
     """A trainer at the beginning of a run in the folder ``run``."""
     run.mkdir(parents=True, exist_ok=True)
-    return Trainer(tiny_experiment(texts, **changes), load_corpus(texts), RunFolder(run), watcher)
+    return Trainer(tiny_experiment(texts, **changes), load_corpus(texts), RunFolder(run), listener)
 
 
 def trained(texts: Path, run: Path, **changes: Any) -> Trainer:

@@ -3,9 +3,9 @@
 from selfish_rnn.engine import pack
 from selfish_rnn.errors import UserError
 from selfish_rnn.optim import NTASGD, SNTASGD
-from selfish_rnn.runs.export import load
+from selfish_rnn.runs.export import load_model
 from selfish_rnn.sparsifier import Sparsifier
-from selfish_rnn.sparsifier.intrinsic import IntrinsicStructure, shrink
+from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures, shrink
 from selfish_rnn.sparsifier.registry import register_cell
 from selfish_rnn.topology import (
     DENSE,
@@ -40,11 +40,11 @@ __all__ = [
     "STATIC",
     "STATIC_ER",
     "GateLayout",
-    "IntrinsicStructure",
+    "IntrinsicSparseStructures",
     "Method",
     "Sparsifier",
     "UserError",
-    "load",
+    "load_model",
     "pack",
     "register_cell",
     "shrink",

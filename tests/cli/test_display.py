@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from selfish_rnn.cli import display as shown
-from selfish_rnn.cli.display import LiveProgress, PlainLog, duration, epoch_line, show_outcome, show_start, watcher_for
+from selfish_rnn.cli.display import LiveProgress, PlainLog, duration, epoch_line, listener_for, show_outcome, show_start
 from selfish_rnn.training.events import EpochReport, StepReport
 from tiny_runs import tiny_experiment
 
@@ -60,12 +60,12 @@ def test_the_plain_log_tells_of_epochs_and_of_long_ones_inside(monkeypatch: pyte
     monkeypatch.setattr(shown.time, "monotonic", lambda: now)
     console, file = paper(width=40)
     log = PlainLog(console)
-    log.stepped(STEP)
+    log.on_step(STEP)
     now = shown.LOG_SECONDS + 1
-    log.stepped(STEP)
-    log.stepped(STEP)
-    log.epoch_ended(EPOCH)
-    log.noted("averaging [starts] after epoch 3")
+    log.on_step(STEP)
+    log.on_step(STEP)
+    log.on_epoch(EPOCH)
+    log.on_note("averaging [starts] after epoch 3")
     assert file.getvalue().splitlines() == [
         "epoch 2/12  25 %  12,346 tokens/s  loss 2.000  perplexity 7.4  1,234,567 weights  3 min 05 s left",
         epoch_line(EPOCH),
@@ -75,17 +75,17 @@ def test_the_plain_log_tells_of_epochs_and_of_long_ones_inside(monkeypatch: pyte
 
 def test_a_terminal_gets_a_bar_and_a_file_a_log():
     terminal, file = paper(terminal=True)
-    live = watcher_for(terminal)
+    live = listener_for(terminal)
     assert isinstance(live, LiveProgress)
     with live:
-        live.stepped(STEP)
+        live.on_step(STEP)
         live._progress.refresh()
-        live.epoch_ended(EPOCH)
+        live.on_epoch(EPOCH)
     text = file.getvalue()
     assert "epoch 2/12" in text
     assert "12,346 tokens/s  loss 2.000" in text
     assert "valid perplexity    20.09" in text
-    assert type(watcher_for(paper()[0])) is PlainLog
+    assert type(listener_for(paper()[0])) is PlainLog
 
 
 def test_the_start_names_what_is_trained_whatever_its_name(texts: Path):

@@ -92,7 +92,7 @@ def test_gradient_of_the_last_memory_alone() -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_drop_connect_drops_the_same_weights(training: bool) -> None:
-    cell = sparse_cell_(OrderedNeuronsCell(9, 20, 5, drop_connect=0.4), 0.5, 2)
+    cell = sparse_cell_(OrderedNeuronsCell(9, 20, 5, weight_drop=0.4), 0.5, 2)
     packed, dense = packed_cell_(copy.deepcopy(cell)).train(training), cell.train(training)
     entering = [tensor.detach() for tensor in window((4, 3, 9), 20, 2, 1)]
     outputs = []
@@ -107,9 +107,9 @@ def test_drop_connect_drops_the_same_weights(training: bool) -> None:
     assert_same_parameters(packed, dense)
 
 
-@pytest.mark.parametrize("drop_connect", [0.0, 0.4])
-def test_dense_gradients(drop_connect: float) -> None:
-    cell = sparse_cell_(OrderedNeuronsCell(9, 12, 3, drop_connect), 0.3, 4)
+@pytest.mark.parametrize("weight_drop", [0.0, 0.4])
+def test_dense_gradients(weight_drop: float) -> None:
+    cell = sparse_cell_(OrderedNeuronsCell(9, 12, 3, weight_drop), 0.3, 4)
     given_window = window((4, 20, 9), 12, 2, 3)
 
     def run(cell: nn.Module) -> None:

@@ -15,7 +15,7 @@ from selfish_rnn import METHODS, UserError
 from selfish_rnn.corpora import load_corpus
 from selfish_rnn.engine import PackedWeight, available, library
 from selfish_rnn.experiment.presets import build_experiment, read_preset, with_settings
-from selfish_rnn.runs.export import export, load
+from selfish_rnn.runs.export import export, load_model
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.runs.outcome import generate
 from selfish_rnn.runs.run import Run, experiment_corpus
@@ -31,7 +31,7 @@ PACKABLE = [name for name in METHODS if name not in ("snfs", "iss", "dense", "sm
 
 
 def topologies(trainer: Trainer) -> list[Tensor]:
-    return [weight.topology.active for weight in trainer.sparsifier.weights]
+    return [weight.topology.positions for weight in trainer.sparsifier.weights]
 
 
 def packed_weights(model: torch.nn.Module) -> list[PackedWeight]:
@@ -200,26 +200,26 @@ def test_an_exported_model_says_what_the_run_s_says(engine: str, model: str, tex
     with torch.no_grad():
         expected = best(tokens)[0]
         for packed in (True, False):
-            loaded = load(tmp_path / "model.safetensors", packed=packed)
+            loaded = load_model(tmp_path / "model.safetensors", packed=packed)
             assert bool(packed_weights(loaded)) == packed
             assert torch.allclose(loaded(tokens)[0], expected, atol=1e-5)
-    loaded = selfish_rnn.load(tmp_path / "model.safetensors")
+    loaded = selfish_rnn.load_model(tmp_path / "model.safetensors")
     texts_of_both = [generate(each, loaded.vocabulary, "the cat", tokens=8, temperature=0.0) for each in (best, loaded)]
     assert texts_of_both[0] == texts_of_both[1]
 
 
 def test_what_is_no_exported_model_is_refused(texts: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a file"):
-        load(tmp_path / "missing.safetensors")
+        load_model(tmp_path / "missing.safetensors")
     run = Run.start(tiny_experiment(texts, epochs=1), tmp_path / "run")
     with pytest.raises(UserError, match="has no model yet"):
         export(run.experiment, run.folder, tmp_path / "model.safetensors")
     run.execute(run.trainer())
     with pytest.raises(UserError, match="is not an exported model, it has no format"):
-        load(tmp_path / "run" / "model.safetensors")
+        load_model(tmp_path / "run" / "model.safetensors")
     (tmp_path / "bad.safetensors").write_bytes(b"nonsense")
     with pytest.raises(UserError, match="damaged or cannot be read"):
-        load(tmp_path / "bad.safetensors")
+        load_model(tmp_path / "bad.safetensors")
 
 
 def test_the_kernels_in_use_are_those_of_this_processor() -> None:

@@ -49,7 +49,7 @@ def test_every_method_runs_and_resumes_with_every_optimizer(
     trainer.run()
     assert len(whole.epochs) == 3
     if method != "iss":  # which promises nothing
-        assert whole.epochs[-1].active_weights == trainer.sparsifier.promised_weights
+        assert whole.epochs[-1].active_weights == trainer.sparsifier.target_weights
     run_in_parts(texts, tmp_path / "parts", UPDATES_PER_EPOCH + 4, **changes)
     assert result_of(tmp_path / "parts") == result_of(tmp_path / "whole")
 
@@ -80,13 +80,13 @@ def test_the_ablations_run(parts: dict[str, str], texts: Path, tmp_path: Path) -
     recorder = Recorder()
     trainer = tiny_trainer(texts, tmp_path / "run", recorder, method={"name": "selfish", **parts})
     trainer.run()
-    assert {report.active_weights for report in recorder.epochs} == {trainer.sparsifier.promised_weights}
+    assert {report.active_weights for report in recorder.epochs} == {trainer.sparsifier.target_weights}
 
 
 def test_rigl_rewires_every_few_updates(texts: Path, tmp_path: Path) -> None:
     trainer = tiny_trainer(texts, tmp_path / "run", method="rigl", rewire_every=4)
     trainer.run()
-    assert trainer.sparsifier.updates_done == trainer.position.step // 4
+    assert trainer.sparsifier.rewirings_done == trainer.position.step // 4
 
 
 def test_small_dense_has_as_many_parameters_as_the_sparse_network(texts: Path, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_the_summary_counts_the_weights_of_the_model_it_measured(
     tensors, _ = load_tensors(run.folder.model)
     count = sum(int(tensors[weight.name].count_nonzero()) for weight in trainer.sparsifier.weights)
     if method == "gmp":
-        assert summary["active_weights"] == trainer.sparsifier.promised_weights
+        assert summary["active_weights"] == trainer.sparsifier.target_weights
         assert summary["best_epoch"] > 9  # when the network is as sparse as it is to be
         assert count <= summary["active_weights"]
     else:

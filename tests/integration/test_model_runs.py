@@ -28,7 +28,7 @@ def test_train_interrupt_resume_evaluate_generate(name: str, texts: Path, tmp_pa
     whole = Run.start(tiny_experiment(texts, **changes), tmp_path / "whole")
     trainer = whole.trainer()
     summary = whole.execute(trainer)
-    budget = trainer.sparsifier.promised_weights
+    budget = trainer.sparsifier.target_weights
     assert {record["active_weights"] for record in whole.folder.metrics.read()} == {budget}
 
     parts = Run.start(tiny_experiment(texts, **changes), tmp_path / "parts")

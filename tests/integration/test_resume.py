@@ -104,7 +104,7 @@ def test_another_number_of_threads_is_told(texts: Path, tmp_path: Path):
     stop_after(run, 3)
     recorder = Recorder()
     trainer = run.trainer()
-    trainer.watcher = recorder
+    trainer.listener = recorder
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torch.get_num_threads", lambda: 8)
         trainer.load_checkpoint()

@@ -21,7 +21,7 @@ from selfish_rnn.models.cells.ordered_neurons import OrderedNeuronsCell
 from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
 from selfish_rnn.sparsifier.registry import gate_layouts
 
-OFF = dict.fromkeys(("dropout_word", "dropout_input", "dropout_hidden", "dropout_output", "drop_connect"), 0.0)
+OFF = dict.fromkeys(("dropout_word", "dropout_input", "dropout_hidden", "dropout_output", "weight_drop"), 0.0)
 NAMES = {"weight_input": "W_in", "bias_input": "b_in", "weight_recurrent": "W_rec", "bias_recurrent": "b_rec"}
 PRECISIONS = pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 
@@ -79,11 +79,11 @@ def test_cell_passes_gradcheck() -> None:
     assert torch.autograd.gradcheck(run, (*starts, *cell.parameters()))
 
 
-def golden_cells(golden: Golden, drop_connect: float = 0.0) -> list[OrderedNeuronsCell]:
+def golden_cells(golden: Golden, weight_drop: float = 0.0) -> list[OrderedNeuronsCell]:
     sizes = golden["sizes"].tolist()
     cells = []
     for layer, (inputs, hidden) in enumerate(itertools.pairwise(sizes)):
-        cell = OrderedNeuronsCell(inputs, hidden, golden.number("chunk_size"), drop_connect).to(golden.dtype)
+        cell = OrderedNeuronsCell(inputs, hidden, golden.number("chunk_size"), weight_drop).to(golden.dtype)
         cell.load_state_dict({ours: golden[f"{theirs}_l{layer}"] for ours, theirs in NAMES.items()})
         cells.append(cell)
     return cells

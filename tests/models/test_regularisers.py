@@ -6,9 +6,9 @@ from torch import nn
 
 from selfish_rnn.models.regularisers import (
     activation_penalty,
-    drop_connect,
     embed,
     locked_dropout,
+    lstm_with_weight_drop,
     temporal_activation_penalty,
     weight_drop,
 )
@@ -43,17 +43,17 @@ def test_nothing_is_dropped_in_evaluation_or_at_zero() -> None:
     for probability, training in ((0.5, False), (0.0, True)):
         assert locked_dropout(sequence, probability, training) is sequence
         assert torch.equal(embed(embedding, tokens, probability, training), embedding(tokens))
-        assert drop_connect(sequence, probability, training, "training") is sequence
+        assert weight_drop(sequence, probability, training, "training") is sequence
 
 
 def test_drop_connect_conventions() -> None:
     weight = torch.rand(50, 60) + 1
     for rescale, factor in (("training", 4.0), ("evaluation", 1.0)):
-        dropped = drop_connect(weight, 0.75, True, rescale)  # type: ignore[arg-type]
+        dropped = weight_drop(weight, 0.75, True, rescale)  # type: ignore[arg-type]
         kept = dropped != 0
         assert 0.2 < kept.double().mean() < 0.3
         torch.testing.assert_close(dropped[kept], factor * weight[kept])
-    torch.testing.assert_close(drop_connect(weight, 0.75, False, "evaluation"), weight / 4)
+    torch.testing.assert_close(weight_drop(weight, 0.75, False, "evaluation"), weight / 4)
 
 
 def test_weight_drop_drops_only_the_recurrent_matrix_and_only_in_passing() -> None:
@@ -63,7 +63,7 @@ def test_weight_drop_drops_only_the_recurrent_matrix_and_only_in_passing() -> No
     state = (torch.randn(1, 3, 5, dtype=torch.float64), torch.randn(1, 3, 5, dtype=torch.float64))
 
     torch.manual_seed(1)
-    output, (hidden, memory) = weight_drop(lstm, inputs, state, 0.4, training=True)
+    output, (hidden, memory) = lstm_with_weight_drop(lstm, inputs, state, 0.4, training=True)
     output.sum().backward()
     assert dict.fromkeys(before, True) == {
         name: torch.equal(before[name], tensor) for name, tensor in lstm.state_dict().items()
@@ -84,7 +84,7 @@ def test_weight_drop_drops_only_the_recurrent_matrix_and_only_in_passing() -> No
     torch.testing.assert_close(lstm.weight_hh_l0.grad, dropped.weight_hh_l0.grad * mask)
     torch.testing.assert_close(lstm.weight_ih_l0.grad, dropped.weight_ih_l0.grad)
 
-    torch.testing.assert_close(weight_drop(lstm, inputs, state, 0.4, training=False), lstm(inputs, state))
+    torch.testing.assert_close(lstm_with_weight_drop(lstm, inputs, state, 0.4, training=False), lstm(inputs, state))
 
 
 def test_weight_drop_composes_with_a_sparsity_mask() -> None:
@@ -94,7 +94,7 @@ def test_weight_drop_composes_with_a_sparsity_mask() -> None:
         lstm.weight_hh_l0.mul_(mask)
     lstm.weight_hh_l0.register_hook(lambda grad: grad * mask)
     state = (torch.ones(1, 3, 5), torch.ones(1, 3, 5))
-    output, _ = weight_drop(lstm, torch.randn(6, 3, 4), state, 0.4, training=True)
+    output, _ = lstm_with_weight_drop(lstm, torch.randn(6, 3, 4), state, 0.4, training=True)
     output.sum().backward()
     assert lstm.weight_hh_l0.grad is not None
     assert lstm.weight_hh_l0.grad[mask].any()

@@ -56,7 +56,7 @@ def test_nothing_outside_the_topology_is_ever_changed(name: str, kind: str) -> N
     """With all dropouts on, DropConnect and weight drop among them, tied weights, averaging and rewiring."""
     torch.manual_seed(0)
     model = MODELS[name](12, **TINY[name])
-    sparsifier = Sparsifier(model, sparsity=0.6, prune_rate=0.5, updates=4, exclude=model.dense_parameters)
+    sparsifier = Sparsifier(model, sparsity=0.6, prune_rate=0.5, rewirings=4, exclude=model.dense_parameters)
     optimizer: torch.optim.Optimizer
     if kind == "snt-asgd":
         optimizer = SNTASGD(model.parameters(), lr=1.0, weight_decay=1e-3)
@@ -79,14 +79,14 @@ def test_nothing_outside_the_topology_is_ever_changed(name: str, kind: str) -> N
                 for value in optimizer.state[weight.parameter].values():
                     if torch.is_tensor(value) and value.shape == outside.shape and value.is_floating_point():
                         assert not value[outside].any()
-        sparsifier.update()
+        sparsifier.rewire()
         assert sparsifier.active_weights == count
         assert sum(int(weight.parameter.count_nonzero()) for weight in sparsifier.weights) <= count
 
 
 def test_the_prior_of_the_mixture_stays_dense() -> None:
     model = MODELS["awd-lstm-mos"](12, **TINY["awd-lstm-mos"])
-    sparsifier = Sparsifier(model, sparsity=0.6, updates=4, exclude=model.dense_parameters)
+    sparsifier = Sparsifier(model, sparsity=0.6, rewirings=4, exclude=model.dense_parameters)
     assert "prior.weight" not in [weight.name for weight in sparsifier.weights]
     assert bool(model.get_parameter("prior.weight").ne(0).all())
 
@@ -101,7 +101,7 @@ def test_the_prior_of_the_mixture_stays_dense() -> None:
 )
 def test_gates_compete_in_every_recurrent_matrix(name: str, gates: tuple[str, ...]) -> None:
     model = MODELS[name](12, **TINY[name])
-    sparsifier = Sparsifier(model, sparsity=0.6, updates=4)
+    sparsifier = Sparsifier(model, sparsity=0.6, rewirings=4)
     recurrent = [weight for weight in sparsifier.weights if len(weight.gates) > 1]
     assert recurrent
     assert all(weight.gates.names == gates for weight in recurrent)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 
 from selfish_rnn.optim import NTASGD, SNTASGD
-from selfish_rnn.sparsifier.optimizer_state import forget
+from selfish_rnn.sparsifier.optimizer_state import reset_state
 
 BOTH = pytest.mark.parametrize("kind", [SNTASGD, NTASGD])
 Kind = type[SNTASGD] | type[NTASGD]
@@ -87,7 +87,7 @@ def test_a_grown_weight_is_dragged_to_zero_only_by_the_common_start(kind: Kind, 
     optimizer.start_averaging()
     for _ in range(6):
         optimizer.step()
-    forget(optimizer, weight, torch.tensor([0]))
+    reset_state(optimizer, weight, torch.tensor([0]))
     for gradient in (-2.0, 0.0):
         weight.grad = torch.full((1, 1), gradient)
         optimizer.step()

@@ -8,7 +8,7 @@ from optim_cases import Arrays, assert_golden, golden
 from torch import Tensor, nn
 
 from selfish_rnn.optim import SNTASGD
-from selfish_rnn.sparsifier.optimizer_state import forget
+from selfish_rnn.sparsifier.optimizer_state import reset_state
 
 MASKED = (0, 2)
 
@@ -27,7 +27,7 @@ def replay(trace: Arrays, rates: list[float]) -> tuple[list[list[Tensor]], list[
         optimizer.param_groups[0]["lr"] = lr
         for i in MASKED:
             mask = trace[f"mask{i}"][step]
-            forget(optimizer, parameters[i], (mask != masks[i]).flatten().nonzero().flatten())
+            reset_state(optimizer, parameters[i], (mask != masks[i]).flatten().nonzero().flatten())
             parameters[i].data.mul_(mask)
             masks[i] = mask
         for i, parameter in enumerate(parameters):

@@ -7,7 +7,7 @@ from optim_cases import GOLDEN_NAMES, Arrays, TraceModel, assert_golden, golden
 from torch import Tensor, nn
 
 from selfish_rnn.optim import NTASGD, SNTASGD
-from selfish_rnn.sparsifier.optimizer_state import forget
+from selfish_rnn.sparsifier.optimizer_state import reset_state
 
 
 def test_train_dense() -> None:
@@ -71,7 +71,7 @@ class SelfishReplay:
         for name, old in self.masks.items():
             new = self.trace[f"mask_e{epoch}_{name}"]
             self.parameters[name].data.mul_(new)
-            forget(self.optimizer, self.parameters[name], (old != new).flatten().nonzero().flatten())
+            reset_state(self.optimizer, self.parameters[name], (old != new).flatten().nonzero().flatten())
             self.masks[name] = new
             assert_golden(self.parameters[name].detach(), self.trace[f"w_e{epoch}_{name}"])
 

@@ -20,7 +20,7 @@ from selfish_rnn.errors import UserError
 from selfish_rnn.models import LanguageModel, OrderedNeuronsLSTM, StackedRNN
 from selfish_rnn.optim import SNTASGD
 from selfish_rnn.sparsifier import Sparsifier
-from selfish_rnn.sparsifier.intrinsic import IntrinsicStructure
+from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures
 from selfish_rnn.training.metrics import gate_densities, large_weights
 
 # The penalty
@@ -29,7 +29,7 @@ from selfish_rnn.training.metrics import gate_densities, large_weights
 @settings(max_examples=60, deadline=None)
 @given(models(), st.floats(1e-6, 10))
 def test_penalty_and_its_gradient_are_those_of_a_loop_over_groups(model: LanguageModel, strength: float) -> None:
-    penalty = IntrinsicStructure(model, strength=strength).penalty()
+    penalty = IntrinsicSparseStructures(model, strength=strength).penalty()
     expected = penalty_by_loop(model, strength)
     torch.testing.assert_close(penalty, expected)
     grouped = [*{part.parameter: None for layer in model.unit_layers() for part in layer.parts}]
@@ -42,7 +42,7 @@ def test_penalty_of_zero_weights_has_a_gradient() -> None:
     model = StackedRNN(WORDS, embedding=3, hidden=4)
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
-    penalty = IntrinsicStructure(model, strength=1.0).penalty()
+    penalty = IntrinsicSparseStructures(model, strength=1.0).penalty()
     penalty.backward()
     assert penalty.item() == pytest.approx(8 * 1e-4)
     assert not any(parameter.grad.any() for parameter in model.parameters() if parameter.grad is not None)
@@ -55,7 +55,7 @@ def test_penalty_of_zero_weights_has_a_gradient() -> None:
 def test_a_step_zeroes_what_is_below_the_threshold(optimizer: Any) -> None:
     model = StackedRNN(WORDS, embedding=6, hidden=6)
     stepping: Optimizer = optimizer(model.parameters(), lr=0.1)
-    structure = IntrinsicStructure(model, threshold=0.05)
+    structure = IntrinsicSparseStructures(model, threshold=0.05)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -74,7 +74,7 @@ def test_a_step_zeroes_what_is_below_the_threshold(optimizer: Any) -> None:
 
 def test_optimizers_of_other_weights_change_nothing() -> None:
     model = StackedRNN(WORDS, embedding=6, hidden=6)
-    structure = IntrinsicStructure(model, threshold=0.05)
+    structure = IntrinsicSparseStructures(model, threshold=0.05)
     torch.optim.SGD([model.decoder.bias], lr=0.1).step()
     assert structure.active_weights == structure.total_weights
     torch.optim.SGD(model.decoder.parameters(), lr=0.1).step()
@@ -84,12 +84,12 @@ def test_optimizers_of_other_weights_change_nothing() -> None:
 
 def test_lives_as_long_as_the_model_and_can_be_detached() -> None:
     model = StackedRNN(WORDS, embedding=6, hidden=6)
-    reference = weakref.ref(IntrinsicStructure(model, threshold=0.05))
+    reference = weakref.ref(IntrinsicSparseStructures(model, threshold=0.05))
     gc.collect()
     structure = reference()
     assert structure is not None
     with pytest.raises(ValueError, match="already has a sparsifier"):
-        Sparsifier(model, sparsity=0.5, updates=1)
+        Sparsifier(model, sparsity=0.5, rewirings=1)
     structure.detach()
     torch.optim.SGD(model.parameters(), lr=0.1).step()
     assert structure.active_weights == structure.total_weights
@@ -103,14 +103,14 @@ def test_lives_as_long_as_the_model_and_can_be_detached() -> None:
 
 def test_face() -> None:
     model = StackedRNN(WORDS, embedding=5, hidden=6)
-    structure = IntrinsicStructure(model)
-    sparsifier = Sparsifier(copy.deepcopy(model), sparsity=0.5, updates=1)
+    structure = IntrinsicSparseStructures(model)
+    sparsifier = Sparsifier(copy.deepcopy(model), sparsity=0.5, rewirings=1)
     assert [weight.name for weight in structure.weights] == [weight.name for weight in sparsifier.weights]
     assert structure.total_weights == sparsifier.total_weights
     kill(structure.layers[1], 3)
-    structure.update()
-    structure.watch(torch.optim.SGD(model.parameters(), lr=1.0))
-    assert structure.rewired == 0
+    structure.rewire()
+    structure.track(torch.optim.SGD(model.parameters(), lr=1.0))
+    assert structure.last_rewired_fraction == 0
     assert structure.live_units() == {"layer_0": 6, "layer_1": 5}
     zeros = sum(int((weight.parameter == 0).count_nonzero()) for weight in structure.weights)
     assert structure.active_weights == structure.total_weights - zeros
@@ -123,8 +123,10 @@ def test_face() -> None:
 
 
 def test_state() -> None:
-    state = IntrinsicStructure(StackedRNN(WORDS, embedding=5, hidden=6), strength=0.1, threshold=0.01).state_dict()
-    other = IntrinsicStructure(StackedRNN(WORDS, embedding=5, hidden=6))
+    state = IntrinsicSparseStructures(
+        StackedRNN(WORDS, embedding=5, hidden=6), strength=0.1, threshold=0.01
+    ).state_dict()
+    other = IntrinsicSparseStructures(StackedRNN(WORDS, embedding=5, hidden=6))
     other.load_state_dict(state)
     assert (other.strength, other.threshold) == (0.1, 0.01)
     with pytest.raises(ValueError, match="no strength, threshold"):
@@ -133,8 +135,8 @@ def test_state() -> None:
 
 def test_what_is_refused() -> None:
     with pytest.raises(UserError, match="OrderedNeuronsLSTM does not describe its units"):
-        IntrinsicStructure(OrderedNeuronsLSTM(WORDS, embedding=10, hidden=20))
+        IntrinsicSparseStructures(OrderedNeuronsLSTM(WORDS, embedding=10, hidden=20))
     with pytest.raises(ValueError, match="strength"):
-        IntrinsicStructure(StackedRNN(WORDS, embedding=5, hidden=6), strength=-1)
+        IntrinsicSparseStructures(StackedRNN(WORDS, embedding=5, hidden=6), strength=-1)
     with pytest.raises(ValueError, match="threshold"):
-        IntrinsicStructure(StackedRNN(WORDS, embedding=5, hidden=6), threshold=-1)
+        IntrinsicSparseStructures(StackedRNN(WORDS, embedding=5, hidden=6), threshold=-1)

@@ -18,7 +18,7 @@ from selfish_rnn import Sparsifier
 
 def test_lives_as_long_as_the_model_even_if_the_user_drops_it() -> None:
     model = Classifier()
-    reference = weakref.ref(Sparsifier(model, sparsity=0.67, updates=10))
+    reference = weakref.ref(Sparsifier(model, sparsity=0.67, rewirings=10))
     gc.collect()
     train(model, sgd(model))
     sparsifier = reference()
@@ -29,7 +29,7 @@ def test_lives_as_long_as_the_model_even_if_the_user_drops_it() -> None:
 def test_lives_as_long_as_the_layer_that_owns_the_weights() -> None:
     model = Classifier()
     layer = model.decoder
-    reference = weakref.ref(Sparsifier(model, sparsity=0.67, updates=10))
+    reference = weakref.ref(Sparsifier(model, sparsity=0.67, rewirings=10))
     del model
     gc.collect()
     assert reference() is not None
@@ -44,9 +44,9 @@ def test_neither_outlives_the_other_when_all_is_dropped() -> None:
     hooks = len(_global_optimizer_post_hooks)
     model = Classifier()
     optimizer = sgd(model)
-    sparsifier = Sparsifier(model, sparsity=0.67, updates=10)
+    sparsifier = Sparsifier(model, sparsity=0.67, rewirings=10)
     train(model, optimizer)
-    sparsifier.update()
+    sparsifier.rewire()
     references = [weakref.ref(thing) for thing in (model, model.rnn, model.decoder.weight, optimizer, sparsifier)]
     del model, optimizer, sparsifier
     gc.collect()
@@ -56,14 +56,14 @@ def test_neither_outlives_the_other_when_all_is_dropped() -> None:
 
 def test_optimizers_are_not_kept_alive() -> None:
     model = Classifier()
-    sparsifier = Sparsifier(model, sparsity=0.67, updates=10)
+    sparsifier = Sparsifier(model, sparsity=0.67, rewirings=10)
     optimizer = sgd(model)
     train(model, optimizer)
     reference = weakref.ref(optimizer)
     del optimizer
     gc.collect()
     assert reference() is None
-    sparsifier.update()
+    sparsifier.rewire()
 
 
 def pickled(model: nn.Module) -> nn.Module:
@@ -78,7 +78,7 @@ def pickled(model: nn.Module) -> nn.Module:
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, pickled])
 def test_a_copy_is_an_ordinary_module(duplicate: object) -> None:
     model = Classifier()
-    sparsifier = Sparsifier(model, sparsity=0.67, updates=10)
+    sparsifier = Sparsifier(model, sparsity=0.67, rewirings=10)
     train(model, sgd(model))
     twin = duplicate(model)  # type: ignore[operator]
     assert same(list(twin.state_dict().values()), list(model.state_dict().values()))
@@ -93,7 +93,7 @@ def test_a_copy_is_an_ordinary_module(duplicate: object) -> None:
 
 def test_detach_lets_go_and_keeps_the_zeros() -> None:
     model = Classifier()
-    sparsifier = Sparsifier(model, sparsity=0.67, updates=10)
+    sparsifier = Sparsifier(model, sparsity=0.67, rewirings=10)
     optimizer = sgd(model)
     train(model, optimizer)
     before = masks(sparsifier)
@@ -110,10 +110,10 @@ def test_detach_lets_go_and_keeps_the_zeros() -> None:
 
 def test_the_model_may_change_its_precision_after_binding() -> None:
     model = Classifier()
-    sparsifier = Sparsifier(model, sparsity=0.67, updates=10)
+    sparsifier = Sparsifier(model, sparsity=0.67, rewirings=10)
     model.double()
     train(model, sgd(model))
     assert_inside_masks(sparsifier)
-    sparsifier.update()
+    sparsifier.rewire()
     assert sparsifier.active_weights == round(0.33 * sparsifier.total_weights)
     assert_inside_masks(sparsifier)

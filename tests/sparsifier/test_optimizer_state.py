@@ -6,7 +6,7 @@ from torch import nn
 from torch.optim import Adadelta, Adagrad, AdamW, Optimizer, Rprop
 
 from selfish_rnn.optim import NTASGD, SNTASGD
-from selfish_rnn.sparsifier.optimizer_state import carry, forget
+from selfish_rnn.sparsifier.optimizer_state import move_state, reset_state
 
 
 def stepped(optimizer: Optimizer, *parameters: nn.Parameter) -> None:
@@ -20,7 +20,7 @@ def test_only_the_given_positions_of_the_given_parameter_start_afresh() -> None:
     one, other = nn.Parameter(torch.ones(3, 4)), nn.Parameter(torch.ones(3, 4))
     optimizer = AdamW([one, other], amsgrad=True)
     stepped(optimizer, one, other)
-    forget(optimizer, one, torch.tensor([1, 6]))
+    reset_state(optimizer, one, torch.tensor([1, 6]))
     for key in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"):
         assert (optimizer.state[one][key].flatten() == 0).nonzero().flatten().tolist() == [1, 6]
         assert optimizer.state[other][key].all()
@@ -32,11 +32,11 @@ def test_state_starts_at_what_the_optimizer_starts_it_with() -> None:
     everything = torch.arange(4)
     adagrad = Adagrad([parameter], initial_accumulator_value=0.25)
     stepped(adagrad, parameter)
-    forget(adagrad, parameter, everything)
+    reset_state(adagrad, parameter, everything)
     assert adagrad.state[parameter]["sum"].unique().tolist() == [0.25]
     rprop = Rprop([{"params": [nn.Parameter(torch.ones(1))]}, {"params": [parameter], "lr": 0.5}], lr=9.0)
     stepped(rprop, parameter)
-    forget(rprop, parameter, everything)
+    reset_state(rprop, parameter, everything)
     assert rprop.state[parameter]["step_size"].unique().tolist() == [0.5]
     assert rprop.state[parameter]["prev"].unique().tolist() == [0.0]
 
@@ -48,7 +48,7 @@ def test_averages_and_ages(kind: type[SNTASGD] | type[NTASGD]) -> None:
     optimizer = kind([parameter], lr=0.1)
     optimizer.start_averaging()
     stepped(optimizer, parameter)
-    forget(optimizer, parameter, torch.tensor([3]))
+    reset_state(optimizer, parameter, torch.tensor([3]))
     state = optimizer.state[parameter]
     assert state["average"][1, 1] == 0
     assert state["age"].flatten().tolist() == ([3, 3, 3, 0] if kind is SNTASGD else [3])
@@ -59,14 +59,14 @@ def test_a_parameter_that_is_not_contiguous_in_memory() -> None:
     parameter = nn.Parameter(torch.ones(4, 3).t())
     optimizer = Adadelta([parameter])
     stepped(optimizer, parameter)
-    forget(optimizer, parameter, torch.tensor([1]))
+    reset_state(optimizer, parameter, torch.tensor([1]))
     assert (optimizer.state[parameter]["square_avg"] == 0).nonzero().tolist() == [[0, 1]]
 
 
 def test_nothing_remembered_is_nothing_to_forget() -> None:
     parameter = nn.Parameter(torch.ones(2, 2))
     optimizer = AdamW([parameter])
-    forget(optimizer, parameter, torch.tensor([0]))
+    reset_state(optimizer, parameter, torch.tensor([0]))
     assert not optimizer.state
 
 
@@ -76,7 +76,7 @@ def test_state_moves_with_the_weights() -> None:
     stepped(optimizer, parameter, other)
     before = {key: tensor.clone() for key, tensor in optimizer.state[parameter].items()}
     untouched = {key: tensor.clone() for key, tensor in optimizer.state[other].items()}
-    carry(optimizer, parameter, torch.tensor([3, 0, 0, 1], dtype=torch.int32), torch.tensor([2]))
+    move_state(optimizer, parameter, torch.tensor([3, 0, 0, 1], dtype=torch.int32), torch.tensor([2]))
     after = optimizer.state[parameter]
     for key in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"):
         assert torch.equal(after[key], before[key][[3, 0, 0, 1]] * torch.tensor([1, 1, 0, 1]))
@@ -91,7 +91,7 @@ def test_state_of_more_or_fewer_weights(origin: list[int], fresh: list[int]) -> 
     optimizer.start_averaging()
     stepped(optimizer, parameter)
     average = optimizer.state[parameter]["average"].clone()
-    carry(optimizer, parameter, torch.tensor(origin, dtype=torch.int32), torch.tensor(fresh, dtype=torch.int64))
+    move_state(optimizer, parameter, torch.tensor(origin, dtype=torch.int32), torch.tensor(fresh, dtype=torch.int64))
     kept = [place for place in range(len(origin)) if place not in fresh]
     state = optimizer.state[parameter]
     assert state["age"].dtype == torch.int32
@@ -103,12 +103,12 @@ def test_fresh_state_of_the_first_weights() -> None:
     """There is nothing to take it from."""
     parameter = nn.Parameter(torch.ones(0))
     optimizer = Adagrad([parameter], initial_accumulator_value=0.25)
-    carry(optimizer, parameter, torch.zeros(2, dtype=torch.int32), torch.tensor([0, 1]))
+    move_state(optimizer, parameter, torch.zeros(2, dtype=torch.int32), torch.tensor([0, 1]))
     assert optimizer.state[parameter]["sum"].tolist() == [0.25, 0.25]
 
 
 def test_an_optimizer_that_does_not_hold_the_parameter_has_nothing_to_carry() -> None:
     held, parameter = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
     optimizer = Adagrad([held])
-    carry(optimizer, parameter, torch.tensor([1]), torch.tensor([0]))
+    move_state(optimizer, parameter, torch.tensor([1]), torch.tensor([0]))
     assert list(optimizer.state) == [held]

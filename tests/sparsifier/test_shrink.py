@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from intrinsic_cases import WORDS, assert_same_outputs, count, group, kill, models
 
 from selfish_rnn.models import LanguageModel, RecurrentHighwayNetwork, StackedRNN
-from selfish_rnn.sparsifier.intrinsic import IntrinsicStructure, live_units, shrink
+from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures, live_units, shrink
 
 
 @settings(max_examples=80, deadline=None)
@@ -86,7 +86,7 @@ def test_shrink_with_a_threshold_is_that_of_the_thresholded_model() -> None:
     assert count(shrink(model)) == count(model)
     smaller = shrink(model, threshold=1e-4)
     assert [layer.size for layer in smaller.unit_layers()] == [5, 5]
-    with IntrinsicStructure(model, threshold=1e-4).evaluated():
+    with IntrinsicSparseStructures(model, threshold=1e-4).thresholded():
         assert_same_outputs(model, smaller)
 
 
@@ -102,7 +102,7 @@ def test_shrink_leaves_model_and_random_numbers_alone() -> None:
     assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
 
 
-def train(model: LanguageModel, structure: IntrinsicStructure) -> None:
+def train(model: LanguageModel, structure: IntrinsicSparseStructures) -> None:
     """On rows of three words in turn: first without the penalty, then with it."""
     rows = (torch.arange(16).unsqueeze(1) + torch.arange(4)) % 3
     for optimizer, steps, penalty in (
@@ -128,7 +128,7 @@ def test_training_kills_units(kind: str) -> None:
     else:
         model = StackedRNN(WORDS, embedding=16, hidden=16, dropout=0, cell="gru", tied=True)
     # A step moves a group of n weights by lr · strength: it can die if half of that over √n is below the threshold.
-    structure = IntrinsicStructure(model, strength=0.05, threshold=0.01)
+    structure = IntrinsicSparseStructures(model, strength=0.05, threshold=0.01)
     train(model, structure)
     live = structure.live_units()
     assert 0 < sum(live.values()) < sum(layer.size for layer in structure.layers)

@@ -61,7 +61,7 @@ def test_seed_decides_the_topology() -> None:
 )
 def test_every_known_module_trains_sparse(module: nn.Module) -> None:
     weights = [parameter for name, parameter in module.named_parameters() if name.startswith("weight")]
-    sparsifier = Sparsifier(module, sparsity=0.6, updates=10)
+    sparsifier = Sparsifier(module, sparsity=0.6, rewirings=10)
     budget = round(0.4 * sum(weight.numel() for weight in weights))
     assert [weight.parameter for weight in sparsifier.weights] == weights
     optimizer = sgd(module)
@@ -74,7 +74,7 @@ def test_every_known_module_trains_sparse(module: nn.Module) -> None:
         output.pow(2).sum().backward()
         optimizer.step()
         assert_inside_masks(sparsifier)
-        sparsifier.update()
+        sparsifier.rewire()
         assert sparsifier.active_weights == budget
         assert_inside_masks(sparsifier)
 
@@ -107,14 +107,14 @@ def test_tied_weights_are_one_weight() -> None:
     model.rnn = nn.LSTM(6, 6)
     model.decoder = nn.Linear(6, 10)
     model.decoder.weight = model.embedding.weight
-    sparsifier = Sparsifier(model, sparsity=0.5, updates=4)
+    sparsifier = Sparsifier(model, sparsity=0.5, rewirings=4)
     assert [weight.name for weight in sparsifier.weights] == [
         "embedding.weight",
         "rnn.weight_ih_l0",
         "rnn.weight_hh_l0",
     ]
     train(model, sgd(model))
-    sparsifier.update()
+    sparsifier.rewire()
     assert_inside_masks(sparsifier)
     assert model.decoder.weight is model.embedding.weight
 
@@ -154,7 +154,7 @@ def test_sparse_training_is_dense_training_of_the_masked_weights() -> None:
     sparsifier = Sparsifier(model, sparsity=0.0, method="static")
     train(model, torch.optim.Adam(model.parameters()))
     train(dense, torch.optim.Adam(dense.parameters()))
-    sparsifier.update()
+    sparsifier.rewire()
     assert same(list(model.state_dict().values()), list(dense.state_dict().values()))
 
 
@@ -168,13 +168,13 @@ def test_state_dict_keys_of_the_model_are_unchanged() -> None:
 
 def test_two_sparsifiers_on_disjoint_parts() -> None:
     model = Classifier()
-    recurrent = Sparsifier(model, sparsity=0.8, method="selfish", updates=5, include=[nn.LSTM])
+    recurrent = Sparsifier(model, sparsity=0.8, method="selfish", rewirings=5, include=[nn.LSTM])
     others = Sparsifier(model, sparsity=0.5, method="static", exclude=[nn.LSTM])
     before = masks(others)
     optimizer = sgd(model)
     for _ in range(2):
         train(model, optimizer)
-        recurrent.update()
+        recurrent.rewire()
     assert_inside_masks(recurrent)
     assert_inside_masks(others)
     assert same(masks(others), before)
@@ -196,16 +196,16 @@ def test_two_sparsifiers_on_the_same_weight_are_refused() -> None:
 def test_frozen_layers_stay_dense() -> None:
     model = Classifier()
     model.embedding.weight.requires_grad_(False)
-    sparsifier = Sparsifier(model, sparsity=0.5, updates=3)
+    sparsifier = Sparsifier(model, sparsity=0.5, rewirings=3)
     train(model, sgd(model))
-    sparsifier.update()
+    sparsifier.rewire()
     assert model.embedding.weight.all()
 
 
 def test_repr_and_summary_can_be_read() -> None:
-    sparsifier = Sparsifier(Classifier(), sparsity=0.5, updates=10, include=[nn.LSTM, "decoder.weight"])
+    sparsifier = Sparsifier(Classifier(), sparsity=0.5, rewirings=10, include=[nn.LSTM, "decoder.weight"])
     assert repr(sparsifier) == (
-        "Sparsifier(method='selfish', sparsity=0.5, matrices=5, weights=235 of 470, updates_done=0)"
+        "Sparsifier(method='selfish', sparsity=0.5, matrices=5, weights=235 of 470, rewirings_done=0)"
     )
     header, *rows, total, dense = sparsifier.summary().splitlines()
     assert header.split() == ["matrix", "shape", "weights", "density", "gates"]
@@ -224,30 +224,30 @@ def test_repr_and_summary_can_be_read() -> None:
         ({"sparsity": -0.1}, "sparsity is the fraction of zeros"),
         ({"sparsity": 67}, "sparsity is the fraction of zeros.*got 67"),
         ({"prune_rate": 1.5}, "prune_rate is the fraction"),
-        ({"updates": 0}, "updates is the number of rewirings"),
-        ({"update_every": 0}, "update_every is a number of optimizer steps"),
+        ({"rewirings": 0}, "rewirings is the number of rewirings"),
+        ({"rewire_every": 0}, "rewire_every is a number of optimizer steps"),
         ({"schedule": "cosin"}, "schedule must be one of cosine, linear, constant; got 'cosin'"),
         ({"method": "selfsh"}, "unknown method 'selfsh'; known are selfish, set"),
-        ({"updates": None}, "needs updates="),
+        ({"rewirings": None}, "needs rewirings="),
         ({"include": ["rnm.*"]}, r"matches rnm\.\*"),
     ],
 )
 def test_bad_settings_are_refused_before_anything_is_touched(settings: dict[str, object], message: str) -> None:
     model = Classifier()
     with pytest.raises(ValueError, match=message):
-        Sparsifier(model, **{"sparsity": 0.5, "updates": 10, **settings})
+        Sparsifier(model, **{"sparsity": 0.5, "rewirings": 10, **settings})
     assert all(parameter.all() for parameter in model.parameters())
 
 
 def test_weights_loaded_outside_the_topology_are_refused() -> None:
     """The next step would set them to zero without a word."""
     model = Classifier()
-    sparsifier = Sparsifier(model, sparsity=0.6, updates=3)
+    sparsifier = Sparsifier(model, sparsity=0.6, rewirings=3)
     dense = Classifier(seed=1).state_dict()
     with pytest.raises(RuntimeError, match="load the sparsifier's state_dict before the model's"):
         model.load_state_dict(dense)
     other = Classifier(seed=2)
-    bound = Sparsifier(other, sparsity=0.6, updates=3, seed=7)
+    bound = Sparsifier(other, sparsity=0.6, rewirings=3, seed=7)
     sparsifier.load_state_dict(bound.state_dict())
     model.load_state_dict(other.state_dict())
     sparsifier.detach()
@@ -260,4 +260,4 @@ def test_a_dense_network_has_no_memory_for_masks() -> None:
         assert isinstance(weight, MaskedWeight)
         assert weight.mask.shape == weight.parameter.shape
         assert weight.mask.untyped_storage().nbytes() == 4
-        assert weight.active == weight.size
+        assert weight.count == weight.size

@@ -57,16 +57,16 @@ def test_nothing_outside_the_mask_and_exact_counts(name: str, optimizer_first: b
     model = Classifier()
     make = OPTIMIZERS[name]
     optimizer = make(list(model.parameters())) if optimizer_first else None
-    sparsifier = Sparsifier(model, sparsity=0.67, updates=10)
+    sparsifier = Sparsifier(model, sparsity=0.67, rewirings=10)
     optimizer = optimizer or make(list(model.parameters()))
-    budget = [weight.active for weight in sparsifier.weights]
+    budget = [weight.count for weight in sparsifier.weights]
     before = model.rnn.weight_hh_l1.detach().clone()
     for _ in range(3):
         for seed in range(3):
             train(model, optimizer, steps=1, seed=seed)
             assert_inside_masks(sparsifier)
-        sparsifier.update()
-        assert [weight.active for weight in sparsifier.weights] == budget
+        sparsifier.rewire()
+        assert [weight.count for weight in sparsifier.weights] == budget
         assert_inside_masks(sparsifier)
     assert not torch.equal(model.rnn.weight_hh_l1, before)
 
@@ -82,7 +82,7 @@ def per_weight_state(optimizer: Optimizer, parameter: Tensor) -> dict[str, Tenso
 @EVERY
 def test_state_of_removed_and_grown_weights_is_that_of_a_new_optimizer(name: str) -> None:
     model = Classifier()
-    sparsifier = Sparsifier(model, sparsity=0.67, prune_rate=0.8, updates=10)
+    sparsifier = Sparsifier(model, sparsity=0.67, prune_rate=0.8, rewirings=10)
     optimizer = OPTIMIZERS[name](list(model.parameters()))
     train(model, optimizer, steps=4)
     old = [weight.mask.clone() for weight in sparsifier.weights]
@@ -91,7 +91,7 @@ def test_state_of_removed_and_grown_weights_is_that_of_a_new_optimizer(name: str
         for weight in sparsifier.weights
     ]
     values = [weight.parameter.detach().clone() for weight in sparsifier.weights]
-    sparsifier.update()
+    sparsifier.rewire()
     for weight, mask, memory, value in zip(sparsifier.weights, old, remembered, values, strict=True):
         changed = weight.mask != mask
         assert changed.any()
@@ -110,21 +110,21 @@ def test_a_weight_removed_and_grown_at_once_starts_anew() -> None:
     optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model(torch.randn(4, 10)).pow(2).sum().backward()
     optimizer.step()
-    sparsifier.update()
+    sparsifier.rewire()
     assert int((model.weight == 0).sum()) == 50
     assert torch.equal(optimizer.state[model.weight]["momentum_buffer"] == 0, model.weight == 0)
 
 
 def test_several_optimizers_hold_parts_of_the_model() -> None:
     model = Classifier()
-    sparsifier = Sparsifier(model, sparsity=0.5, updates=5)
+    sparsifier = Sparsifier(model, sparsity=0.5, rewirings=5)
     recurrent = optim.Adam(model.rnn.parameters())
     others = optim.SGD([*model.embedding.parameters(), *model.decoder.parameters()], lr=0.1, momentum=0.9)
     backward(model)
     recurrent.step()
     others.step()
     old = [weight.mask.clone() for weight in sparsifier.weights]
-    sparsifier.update()
+    sparsifier.rewire()
     for weight, mask in zip(sparsifier.weights, old, strict=True):
         owner = recurrent if weight.name.startswith("rnn") else others
         for state in per_weight_state(owner, weight.parameter).values():
@@ -142,7 +142,7 @@ def test_an_optimizer_of_another_model_is_not_touched() -> None:
 def test_closures() -> None:
     """L-BFGS evaluates the model many times within one step."""
     model = Classifier()
-    sparsifier = Sparsifier(model, sparsity=0.5, updates=5)
+    sparsifier = Sparsifier(model, sparsity=0.5, rewirings=5)
     optimizer = optim.LBFGS(model.parameters(), max_iter=3)
 
     def closure() -> Tensor:
@@ -153,31 +153,31 @@ def test_closures() -> None:
     for _ in range(2):
         optimizer.step(closure)
         assert_inside_masks(sparsifier)
-        sparsifier.update()
+        sparsifier.rewire()
 
 
 def test_sparse_gradients_of_an_embedding() -> None:
     model = nn.Embedding(20, 6, sparse=True)
-    sparsifier = Sparsifier(model, sparsity=0.5, updates=5)
+    sparsifier = Sparsifier(model, sparsity=0.5, rewirings=5)
     optimizer = optim.SparseAdam(model.parameters())
     for seed in range(3):
         optimizer.zero_grad()
         model(torch.tensor([seed, 1, 1])).sum().backward()
         optimizer.step()
         assert_inside_masks(sparsifier)
-        sparsifier.update()
+        sparsifier.rewire()
 
 
 def test_a_watched_optimizer_forgets_before_its_first_step() -> None:
     """State loaded from a checkpoint, and a rewiring at once."""
     model = Classifier()
-    sparsifier = Sparsifier(model, sparsity=0.67, updates=10)
+    sparsifier = Sparsifier(model, sparsity=0.67, rewirings=10)
     first = optim.Adam(model.parameters())
     train(model, first)
     second = optim.Adam(model.parameters())
     second.load_state_dict(first.state_dict())
-    sparsifier.watch(second)
+    sparsifier.track(second)
     mask = model.rnn.weight_hh_l0 != 0
-    sparsifier.update()
+    sparsifier.rewire()
     weight = next(weight for weight in sparsifier.weights if weight.name == "rnn.weight_hh_l0")
     assert not second.state[model.rnn.weight_hh_l0]["exp_avg"][weight.mask.bool() & ~mask].any()

@@ -1,4 +1,4 @@
-"""Rewiring over a run: schedule, automatic updates, saving and continuing."""
+"""Rewiring over a run: schedule, automatic rewirings, saving and continuing."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from selfish_rnn import SELFISH, SNTASGD, Sparsifier
 
 
-def changes_per_update(updates: int, **settings: object) -> list[bool]:
+def changes_per_update(rewirings: int, **settings: object) -> list[bool]:
     model = Classifier()
-    sparsifier = Sparsifier(model, sparsity=0.67, updates=updates, **settings)
+    sparsifier = Sparsifier(model, sparsity=0.67, rewirings=rewirings, **settings)
     optimizer = sgd(model)
     changes = []
-    for _ in range(updates + 1):
+    for _ in range(rewirings + 1):
         train(model, optimizer, steps=1)
         before = masks(sparsifier)
-        sparsifier.update()
+        sparsifier.rewire()
         changes.append(not same(before, masks(sparsifier)))
     return changes
 
@@ -40,19 +40,19 @@ def test_static_never_changes() -> None:
 
 
 def test_prune_rate_follows_the_schedule() -> None:
-    sparsifier = Sparsifier(Classifier(), sparsity=0.5, prune_rate=0.8, updates=4)
+    sparsifier = Sparsifier(Classifier(), sparsity=0.5, prune_rate=0.8, rewirings=4)
     rates = []
     for _ in range(5):
         rates.append(sparsifier.prune_rate)
-        sparsifier.update()
+        sparsifier.rewire()
     assert rates == pytest.approx([0.8 * (1 + 2**-0.5) / 2, 0.4, 0.8 * (1 - 2**-0.5) / 2, 0, 0])
-    assert sparsifier.updates_done == 5
+    assert sparsifier.rewirings_done == 5
 
 
 def test_the_prune_rate_is_the_fraction_rewired() -> None:
     sparsifier = Sparsifier(nn.Linear(100, 40), sparsity=0.5, prune_rate=0.3, schedule="constant")
     before = sparsifier.weights[0].parameter.detach().clone()
-    sparsifier.update()
+    sparsifier.rewire()
     after = sparsifier.weights[0].parameter
     kept = (after != 0) & (after == before)
     assert int(kept.sum()) == 1400
@@ -62,7 +62,7 @@ def test_the_prune_rate_is_the_fraction_rewired() -> None:
 
 def test_update_every_rewires_after_so_many_steps_by_itself() -> None:
     model = Classifier()
-    sparsifier = Sparsifier(model, sparsity=0.67, updates=10, update_every=3)
+    sparsifier = Sparsifier(model, sparsity=0.67, rewirings=10, rewire_every=3)
     optimizer = sgd(model)
     changed = []
     for step in range(7):
@@ -71,12 +71,12 @@ def test_update_every_rewires_after_so_many_steps_by_itself() -> None:
         changed.append(not same(before, masks(sparsifier)))
         assert_inside_masks(sparsifier)
     assert changed == [False, False, True, False, False, True, False]
-    assert (sparsifier.updates_done, sparsifier.steps_done) == (2, 7)
+    assert (sparsifier.rewirings_done, sparsifier.steps_done) == (2, 7)
 
 
 def test_without_update_every_steps_change_nothing() -> None:
     model = Classifier()
-    sparsifier = Sparsifier(model, sparsity=0.67, updates=10)
+    sparsifier = Sparsifier(model, sparsity=0.67, rewirings=10)
     before = masks(sparsifier)
     train(model, sgd(model), steps=10)
     assert same(before, masks(sparsifier))
@@ -87,24 +87,24 @@ def test_without_update_every_steps_change_nothing() -> None:
 def test_own_methods(redistribution: str, pool: str) -> None:
     method = SELFISH.replace(name="own", allocation="er", pool=pool, redistribution=redistribution, removal="signed")
     model = Classifier()
-    sparsifier = Sparsifier(model, sparsity=0.67, method=method, updates=5)
+    sparsifier = Sparsifier(model, sparsity=0.67, method=method, rewirings=5)
     optimizer = sgd(model)
     for _ in range(3):
         train(model, optimizer)
-        sparsifier.update()
+        sparsifier.rewire()
         assert sparsifier.active_weights == round(0.33 * sparsifier.total_weights)
         assert_inside_masks(sparsifier)
 
 
 def test_rewiring_inside_averaged_is_refused() -> None:
     model = Classifier()
-    sparsifier = Sparsifier(model, sparsity=0.67, updates=5)
+    sparsifier = Sparsifier(model, sparsity=0.67, rewirings=5)
     optimizer = SNTASGD(model.parameters(), lr=0.1)
     train(model, optimizer)
     with optimizer.averaged(), pytest.raises(RuntimeError, match=r"outside optimizer.averaged\(\)"):
-        sparsifier.update()
-    assert sparsifier.updates_done == 0
-    sparsifier.update()
+        sparsifier.rewire()
+    assert sparsifier.rewirings_done == 0
+    sparsifier.rewire()
 
 
 def test_averages_are_sparse_and_over_the_iterates_since_growth() -> None:
@@ -114,7 +114,7 @@ def test_averages_are_sparse_and_over_the_iterates_since_growth() -> None:
     optimizer.start_averaging()
     train(model, optimizer)
     old = sparsifier.weights[1].mask.clone()
-    sparsifier.update()
+    sparsifier.rewire()
     weight = sparsifier.weights[1]
     grown = (weight.mask == 1) & (old == 0)
     iterates = []
@@ -127,18 +127,20 @@ def test_averages_are_sparse_and_over_the_iterates_since_growth() -> None:
         torch.testing.assert_close(weight.parameter.detach()[grown], torch.stack(iterates).mean(0)[grown])
 
 
-def run(sparsifier: Sparsifier, model: nn.Module, optimizer: torch.optim.Optimizer, updates: int) -> list[list[Tensor]]:
+def run(
+    sparsifier: Sparsifier, model: nn.Module, optimizer: torch.optim.Optimizer, rewirings: int
+) -> list[list[Tensor]]:
     history = []
-    for _ in range(updates):
+    for _ in range(rewirings):
         train(model, optimizer)
-        sparsifier.update()
+        sparsifier.rewire()
         history.append(masks(sparsifier))
     return history
 
 
 def test_a_loaded_state_gives_the_same_future() -> None:
     model = Classifier()
-    settings = {"sparsity": 0.67, "prune_rate": 0.7, "updates": 8}
+    settings = {"sparsity": 0.67, "prune_rate": 0.7, "rewirings": 8}
     sparsifier, optimizer = Sparsifier(model, **settings), torch.optim.Adam(model.parameters())
     run(sparsifier, model, optimizer, 3)
     file = io.BytesIO()
@@ -155,19 +157,19 @@ def test_a_loaded_state_gives_the_same_future() -> None:
     future, twin_future = run(sparsifier, model, optimizer, 4), run(twin_sparsifier, twin, twin_optimizer, 4)
     assert all(same(ours, theirs) for ours, theirs in zip(future, twin_future, strict=True))
     assert same(list(model.parameters()), list(twin.parameters()))
-    assert twin_sparsifier.updates_done == 7
+    assert twin_sparsifier.rewirings_done == 7
 
 
 def test_steps_towards_the_next_update_are_saved() -> None:
     model = Classifier()
-    sparsifier = Sparsifier(model, sparsity=0.67, updates=10, update_every=3)
+    sparsifier = Sparsifier(model, sparsity=0.67, rewirings=10, rewire_every=3)
     train(model, sgd(model), steps=2)
     state = sparsifier.state_dict()
     twin = Classifier()
-    restored = Sparsifier(twin, sparsity=0.67, updates=10, update_every=3)
+    restored = Sparsifier(twin, sparsity=0.67, rewirings=10, rewire_every=3)
     restored.load_state_dict(state)
     train(twin, sgd(twin), steps=1)
-    assert restored.updates_done == 1
+    assert restored.rewirings_done == 1
 
 
 def test_masks_are_saved_as_bits() -> None:

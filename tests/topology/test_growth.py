@@ -50,7 +50,7 @@ def test_one_weight_more_or_less_changes_random_growth_in_as_few_places(
     """Two runs that differ in which of two weights of the same size goes still grow the same."""
     topology = Topology.random((60, 500), GateLayout.even("ab", 60), 10_000, seeded(3))
     quotas = [(span, count // 2) for _, span in topology.gate_spans()]
-    other = topology.active.clone()
+    other = topology.positions.clone()
     other[data.draw(st.integers(0, 9999))] = data.draw(st.integers(0, 29_999).filter(lambda place: place not in other))
     grown = set(at_random(topology, quotas, seeded(seed)).tolist())
     changed = Topology(topology.shape, topology.gates, other.sort().values)

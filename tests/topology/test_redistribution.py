@@ -6,19 +6,19 @@ from hypothesis import given
 from topology_cases import rates, seeded, seeds, topologies, weights_for
 
 from selfish_rnn.topology import GateLayout, Topology
-from selfish_rnn.topology.redistribution import REDISTRIBUTIONS, Freed
+from selfish_rnn.topology.redistribution import REDISTRIBUTIONS, AfterRemoval
 
 FOUR_GATES = GateLayout.even(("input", "forget", "candidate", "output"), 8)
 
 
-def freed_from(before: Topology, rate: float, seed: int) -> Freed:
+def freed_from(before: Topology, rate: float, seed: int) -> AfterRemoval:
     """A matrix that lost a random fraction of its weights."""
     removed = torch.rand(before.count, generator=seeded(seed)) < rate
     kept = before.without(removed)
-    return Freed(kept, before, weights_for(kept, seed + 1), weights_for(kept, seed + 2))
+    return AfterRemoval(kept, before, weights_for(kept, seed + 1), weights_for(kept, seed + 2))
 
 
-def freed_with(kept_per_gate: list[int], count: int) -> Freed:
+def freed_with(kept_per_gate: list[int], count: int) -> AfterRemoval:
     """Four gates of 2 x 10 that keep so many weights each, all 1 in gate 0, 2 in gate 1, ...; ``count`` to grow."""
     mask = torch.zeros(8, 10)
     value = torch.zeros(8, 10)
@@ -27,11 +27,11 @@ def freed_with(kept_per_gate: list[int], count: int) -> Freed:
         value[2 * gate : 2 * gate + 2] = gate + 1
     topology = Topology.from_mask(mask, FOUR_GATES)
     empty = (mask.flatten() == 0).nonzero().flatten()
-    values = value.flatten()[topology.active]
-    return Freed(topology, topology.joined(empty[:count]), values)
+    values = value.flatten()[topology.positions]
+    return AfterRemoval(topology, topology.joined(empty[:count]), values)
 
 
-def counts(name: str, freed: Freed) -> list[int]:
+def counts(name: str, freed: AfterRemoval) -> list[int]:
     return [count for _, count in REDISTRIBUTIONS[name](freed)]
 
 
@@ -64,7 +64,7 @@ def test_what_a_full_gate_cannot_take_goes_to_the_others() -> None:
 def test_equal_gates_of_different_sizes_grow_the_same_per_row() -> None:
     gates = GateLayout(("master", "output", "candidate"), (1, 4, 4))
     kept = Topology((9, 10), gates, torch.tensor([0]))
-    freed = Freed(kept, kept.joined(torch.arange(1, 19)), torch.ones(1))
+    freed = AfterRemoval(kept, kept.joined(torch.arange(1, 19)), torch.ones(1))
     assert counts("gates-equal", freed) == [2, 8, 8]
 
 
@@ -76,7 +76,7 @@ def test_gates_grow_in_proportion_to_mean_magnitude() -> None:
 def test_gates_grow_in_proportion_to_mean_gradient() -> None:
     freed = freed_with([2, 2, 2, 2], count=20)
     gradients = torch.tensor([-4.0, 4.0, 3.0, 3.0, -2.0, 2.0, 1.0, 1.0])
-    freed = Freed(freed.topology, freed.before, freed.values, gradients)
+    freed = AfterRemoval(freed.topology, freed.before, freed.values, gradients)
     assert counts("gates-by-gradient", freed) == [8, 6, 4, 2]
 
 
@@ -87,4 +87,4 @@ def test_a_gate_that_keeps_nothing_has_no_magnitude() -> None:
 def test_by_gradient_without_gradients_says_what_to_do() -> None:
     freed = freed_with([2, 2, 2, 2], count=4)
     with pytest.raises(ValueError, match="needs the gradients of the last backward pass"):
-        counts("gates-by-gradient", Freed(freed.topology, freed.before, freed.values))
+        counts("gates-by-gradient", AfterRemoval(freed.topology, freed.before, freed.values))

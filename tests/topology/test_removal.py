@@ -71,7 +71,7 @@ def test_golden_magnitude(case: dict[str, np.ndarray]) -> None:
     """
     mask = torch.from_numpy(case["mask"])
     topology = Topology.from_mask(mask, GateLayout.single(mask.shape[0]))
-    values = torch.from_numpy(case["weight"]).flatten()[topology.active]
+    values = torch.from_numpy(case["weight"]).flatten()[topology.positions]
     count = math.ceil(float(case["rate"]) * topology.count)
     (removed,) = remove([topology], [values], "magnitude", "matrix", count / topology.count)
     assert removed.sum() == count

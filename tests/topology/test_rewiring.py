@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from topology_cases import positions, rates, seeded, seeds, topologies, weights_for
 
-from selfish_rnn.topology import DSR, SELFISH, SET, STATIC, Existing, GateLayout, Method, Topology, prune, rewire
+from selfish_rnn.topology import DSR, SELFISH, SET, STATIC, ActiveWeights, GateLayout, Method, Topology, prune, rewire
 from selfish_rnn.topology.redistribution import REDISTRIBUTIONS
 from selfish_rnn.topology.removal import REMOVALS
 
@@ -25,11 +25,11 @@ METHODS = [
 ]
 
 
-def existing(topology: Topology, seed: int) -> Existing:
-    return Existing(topology, weights_for(topology, seed), weights_for(topology, seed + 1))
+def existing(topology: Topology, seed: int) -> ActiveWeights:
+    return ActiveWeights(topology, weights_for(topology, seed), weights_for(topology, seed + 1))
 
 
-def makers(network: list[Existing]) -> list[Callable[[], Existing]]:
+def makers(network: list[ActiveWeights]) -> list[Callable[[], ActiveWeights]]:
     """A network as a rewiring takes it."""
     return [functools.partial(dataclasses.replace, matrix) for matrix in network]
 
@@ -44,22 +44,24 @@ networks = st.builds(
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name.replace(" ", "/"))
 @settings(max_examples=40)
 @given(network=networks, rate=rates, seed=seeds)
-def test_every_composition_keeps_the_budget(method: Method, network: list[Existing], rate: float, seed: int) -> None:
+def test_every_composition_keeps_the_budget(
+    method: Method, network: list[ActiveWeights], rate: float, seed: int
+) -> None:
     rewirings = list(rewire(method, makers(network), rate, seeded(seed)))
     for matrix, rewiring in zip(network, rewirings, strict=True):
         before = matrix.topology
-        kept = set(before.active[~rewiring.removed].tolist())
+        kept = set(before.positions[~rewiring.removed].tolist())
         grown = rewiring.grown.tolist()
         assert rewiring.topology.count == before.count
         assert kept
         assert not kept & set(grown)
         assert positions(rewiring.topology) == kept | set(grown)
         assert grown == sorted(set(grown))
-        assert rewiring.topology.active.tolist() == sorted(kept | set(grown))
+        assert rewiring.topology.positions.tolist() == sorted(kept | set(grown))
         assert all(0 <= position < before.size for position in grown)
         assert (rewiring.topology.shape, rewiring.topology.gates) == (before.shape, before.gates)
     again = rewire(method, makers(network), rate, seeded(seed))
-    assert all(torch.equal(a.topology.active, b.topology.active) for a, b in zip(rewirings, again, strict=True))
+    assert all(torch.equal(a.topology.positions, b.topology.positions) for a, b in zip(rewirings, again, strict=True))
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name.replace(" ", "/"))
@@ -69,7 +71,7 @@ def test_extreme_rates(method: Method) -> None:
     for matrix, rewiring in zip(network, rewire(method, makers(network), 0.0, seeded(0)), strict=True):
         assert not rewiring.removed.any()
         assert len(rewiring.grown) == 0
-        assert torch.equal(rewiring.topology.active, matrix.topology.active)
+        assert torch.equal(rewiring.topology.positions, matrix.topology.positions)
     for matrix, rewiring in zip(network, rewire(method, makers(network), 1.0, seeded(0)), strict=True):
         assert int((~rewiring.removed).sum()) == 1
         assert rewiring.topology.count == matrix.topology.count
@@ -84,7 +86,7 @@ def test_extreme_densities(density: float) -> None:
     assert int(rewiring.removed.sum()) == len(rewiring.grown) == round(0.5 * count)
     assert rewiring.topology.count == count
     if density == 1.0:
-        assert torch.equal(rewiring.grown, network[0].topology.active[rewiring.removed])
+        assert torch.equal(rewiring.grown, network[0].topology.positions[rewiring.removed])
 
 
 def test_one_row() -> None:
@@ -100,7 +102,7 @@ def test_selfish_shifts_weights_to_the_gate_with_larger_weights() -> None:
     (_, weak), _ = topology.gate_spans()
     values = torch.ones(300)
     values[topology.within(weak)] = 0.01
-    (rewiring,) = rewire(SELFISH, makers([Existing(topology, values)]), 0.3, seeded(1))
+    (rewiring,) = rewire(SELFISH, makers([ActiveWeights(topology, values)]), 0.3, seeded(1))
     densities = rewiring.topology.gate_densities()
     assert topology.gate_densities()["weak"] == pytest.approx(0.3, abs=0.05)
     assert densities["weak"] == pytest.approx(topology.gate_densities()["weak"] - 90 / 500 + 45 / 500)
@@ -110,7 +112,7 @@ def test_selfish_shifts_weights_to_the_gate_with_larger_weights() -> None:
 def test_just_removed_positions_may_grow_again() -> None:
     network = [existing(Topology.random((4, 5), GateLayout.single(4), 18, seeded(0)), 0)]
     (rewiring,) = rewire(SELFISH, makers(network), 0.5, seeded(1))
-    removed = set(network[0].topology.active[rewiring.removed].tolist())
+    removed = set(network[0].topology.positions[rewiring.removed].tolist())
     assert removed & set(rewiring.grown.tolist())
 
 
@@ -131,12 +133,12 @@ def test_a_static_method_has_nothing_to_rewire() -> None:
 class OneAtATime:
     """Makes a matrix when it is asked for; the one before must be gone by then."""
 
-    def __init__(self, network: list[Existing]) -> None:
+    def __init__(self, network: list[ActiveWeights]) -> None:
         self.makers = [functools.partial(self.make, matrix) for matrix in network]
         self.made = 0
-        self.last: weakref.ref[Existing] | None = None
+        self.last: weakref.ref[ActiveWeights] | None = None
 
-    def make(self, matrix: Existing) -> Existing:
+    def make(self, matrix: ActiveWeights) -> ActiveWeights:
         assert self.last is None or self.last() is None
         made = dataclasses.replace(matrix)
         self.last, self.made = weakref.ref(made), self.made + 1
@@ -151,7 +153,7 @@ def test_one_matrix_is_held_at_a_time(method: Method) -> None:
     found = list(rewire(method, watched.makers, 0.5, seeded(1)))
     assert watched.made >= 4
     for one, other in zip(found, rewire(method, makers(network), 0.5, seeded(1)), strict=True):
-        assert torch.equal(one.topology.active, other.topology.active)
+        assert torch.equal(one.topology.positions, other.topology.positions)
 
 
 def test_pruning_holds_one_matrix_at_a_time() -> None:

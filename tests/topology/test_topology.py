@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from topology_cases import seeded, seeds, topologies
 
 from selfish_rnn.topology import GateLayout, Topology
-from selfish_rnn.topology.topology import SMALL_POPULATION, Span, merge, sample, scatter, unmarked
+from selfish_rnn.topology.topology import SMALL_POPULATION, Span, bernoulli_positions, false_indices, merge, sample
 
 
 @given(st.one_of(st.integers(0, 60), st.integers(SMALL_POPULATION - 1, 5 * SMALL_POPULATION)), st.data())
@@ -80,7 +80,7 @@ def test_a_sample_costs_what_is_drawn_not_what_it_is_drawn_from() -> None:
 @pytest.mark.parametrize("probability", [0.001, 0.3, 0.999, 1.0])
 def test_scattered_numbers_are_sorted_distinct_and_as_many_as_to_be_expected(probability: float) -> None:
     """Within 4 standard deviations in all, and those of two neighbours as independent ones."""
-    drawn = scatter(1_000_000, probability, seeded(5))
+    drawn = bernoulli_positions(1_000_000, probability, seeded(5))
     gaps = drawn.diff()
     assert drawn[0] >= 0
     assert drawn[-1] < 1_000_000
@@ -107,7 +107,7 @@ def test_merge_equals_sort(numbers: set[int], data: st.DataObject) -> None:
 
 @given(st.lists(st.booleans()))
 def test_unmarked_are_the_false_ones(marks: list[bool]) -> None:
-    places = unmarked(torch.tensor(marks, dtype=torch.bool))
+    places = false_indices(torch.tensor(marks, dtype=torch.bool))
     assert places.tolist() == [place for place, mark in enumerate(marks) if not mark]
 
 
@@ -118,7 +118,7 @@ def test_mask_round_trip(topology: Topology) -> None:
     assert mask.shape == topology.shape
     assert mask.sum() == topology.count
     again = Topology.from_mask(mask, topology.gates)
-    assert torch.equal(again.active, topology.active)
+    assert torch.equal(again.positions, topology.positions)
     assert again.shape == topology.shape
 
 
@@ -135,7 +135,7 @@ def test_without_and_joined_undo_each_other(topology: Topology, seed: int) -> No
     removed = torch.rand(topology.count, generator=seeded(seed)) < 0.5
     kept = topology.without(removed)
     assert kept.count == topology.count - int(removed.sum())
-    assert torch.equal(kept.joined(topology.active[removed]).active, topology.active)
+    assert torch.equal(kept.joined(topology.positions[removed]).positions, topology.positions)
 
 
 def test_more_than_two_dimensions_count_as_rows_of_many_columns() -> None:

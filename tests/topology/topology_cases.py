@@ -59,4 +59,4 @@ def weights_for(topology: Topology, seed: int, ties: bool = False) -> Tensor:
 
 
 def positions(topology: Topology) -> set[int]:
-    return set(topology.active.tolist())
+    return set(topology.positions.tolist())

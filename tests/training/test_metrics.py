@@ -14,7 +14,7 @@ from selfish_rnn.training.metrics import event_scalars, gate_densities, large_we
 def sparsifier() -> Sparsifier:
     torch.manual_seed(0)
     model = StackedRNN(6, embedding=4, hidden=4, layers=1, dropout=0.0)
-    return Sparsifier(model, sparsity=0.5, updates=1)
+    return Sparsifier(model, sparsity=0.5, rewirings=1)
 
 
 def test_densities_are_of_gates_and_of_the_whole_matrix(sparsifier: Sparsifier):

@@ -44,13 +44,13 @@ def test_the_budget_is_exact_at_every_update(texts: Path, tmp_path: Path):
 
 
 def test_metrics_tell_every_epoch(texts: Path, tmp_path: Path):
-    watcher = Recorder()
-    trainer = tiny_trainer(texts, tmp_path, watcher)
+    listener = Recorder()
+    trainer = tiny_trainer(texts, tmp_path, listener)
     trainer.run()
     records = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [record["epoch"] for record in records] == [1, 2, 3]
     assert [record["step"] for record in records] == [10, 20, 30]
-    for record, report in zip(records, watcher.epochs, strict=True):
+    for record, report in zip(records, listener.epochs, strict=True):
         assert record["active_weights"] == budget_of(trainer)
         assert record["total_weights"] == trainer.sparsifier.total_weights
         assert record["valid_loss"] == report.valid_loss
@@ -90,12 +90,12 @@ def test_events_hold_what_the_metrics_do(texts: Path, tmp_path: Path):
 
 
 def test_progress_is_reported_at_every_update(texts: Path, tmp_path: Path):
-    watcher = Recorder()
-    tiny_trainer(texts, tmp_path, watcher, epochs=1).run()
-    assert [report.row for report in watcher.steps] == [*range(11, 100, 11), 101]
-    assert {report.rows for report in watcher.steps} == {101}
-    assert watcher.steps[-1].seconds_left == 0
-    assert all(math.isfinite(report.loss) and report.tokens_per_second > 0 for report in watcher.steps)
+    listener = Recorder()
+    tiny_trainer(texts, tmp_path, listener, epochs=1).run()
+    assert [report.row for report in listener.steps] == [*range(11, 100, 11), 101]
+    assert {report.rows for report in listener.steps} == {101}
+    assert listener.steps[-1].seconds_left == 0
+    assert all(math.isfinite(report.loss) and report.tokens_per_second > 0 for report in listener.steps)
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_seed_others(texts: Path, tmp_path: Path):
@@ -137,8 +137,8 @@ def test_extreme_sparsities_train(texts: Path, tmp_path: Path, sparsity: float):
 
 
 def test_averaging_starts_when_validation_gets_worse_and_validation_then_uses_averages(texts: Path, tmp_path: Path):
-    watcher = Recorder()
-    trainer = tiny_trainer(texts, tmp_path, watcher, epochs=6, optimizer=RESTLESS)
+    listener = Recorder()
+    trainer = tiny_trainer(texts, tmp_path, listener, epochs=6, optimizer=RESTLESS)
     trainer.run()
     records = trainer.folder.metrics.read()
     averaging = [record["averaging"] for record in records]
@@ -147,7 +147,7 @@ def test_averaging_starts_when_validation_gets_worse_and_validation_then_uses_av
     assert averaging == [index > worse for index in range(6)]
     assert not averaging[0]
     assert averaging[-1]
-    assert watcher.notes == [f"averaging starts after epoch {worse + 1}"]
+    assert listener.notes == [f"averaging starts after epoch {worse + 1}"]
 
 
 def test_the_recorded_loss_is_that_of_the_averages_and_training_goes_on_with_raw_weights(texts: Path, tmp_path: Path):
@@ -246,21 +246,21 @@ def test_the_gradient_is_clipped(texts: Path, tmp_path: Path):
 def test_rewiring_every_so_many_updates(texts: Path, tmp_path: Path):
     changes = []
     trainer = tiny_trainer(
-        texts, tmp_path, Recorder(lambda _: changes.append(trainer.sparsifier.updates_done)), rewire_every=4, epochs=2
+        texts, tmp_path, Recorder(lambda _: changes.append(trainer.sparsifier.rewirings_done)), rewire_every=4, epochs=2
     )
-    assert trainer.sparsifier.updates == 5
+    assert trainer.sparsifier.rewirings == 5
     trainer.run()
     assert changes == [step // 4 for step in range(1, 21)]
 
 
 def test_early_stop_waits_for_so_many_epochs_without_improvement(texts: Path, tmp_path: Path):
-    watcher = Recorder()
-    trainer = tiny_trainer(texts, tmp_path, watcher, epochs=50, early_stop=2, optimizer={"name": "adam", "lr": 0.3})
+    listener = Recorder()
+    trainer = tiny_trainer(texts, tmp_path, listener, epochs=50, early_stop=2, optimizer={"name": "adam", "lr": 0.3})
     trainer.run()
-    losses = [report.valid_loss for report in watcher.epochs]
+    losses = [report.valid_loss for report in listener.epochs]
     assert len(losses) < 50
     assert len(losses) - 2 == losses.index(min(losses)) + 1 == trainer.position.best_epoch
-    assert watcher.notes == ["stopped early: no improvement for 2 epochs"]
+    assert listener.notes == ["stopped early: no improvement for 2 epochs"]
     assert trainer.position.finished
 
 
@@ -341,6 +341,6 @@ def test_a_budget_that_is_not_kept_is_a_programming_error(texts: Path, tmp_path:
         mask = trainer.sparsifier.weights[0].mask
         mask.view(-1)[mask.view(-1).nonzero()[0]] = 0
 
-    monkeypatch.setattr(trainer.sparsifier, "update", lose_one)
+    monkeypatch.setattr(trainer.sparsifier, "rewire", lose_one)
     with pytest.raises(RuntimeError, match=rf"has {budget - 1} weights .*budget is {budget}"):
         trainer.run()

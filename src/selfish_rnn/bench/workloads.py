@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from selfish_rnn import SNTASGD, Sparsifier
 from selfish_rnn.bench.products import csr_product, to_csr
 from selfish_rnn.models import LanguageModel, OrderedNeuronsLSTM, RecurrentHighwayNetwork, StackedRNN, detach
+from selfish_rnn.optim import SNTASGD
+from selfish_rnn.sparsifier import Sparsifier
 
 NETWORKS = {"lstm": 1500, "rhn": 830, "on-lstm": 1150}
 """The networks, with the paper's hidden sizes."""
@@ -61,7 +62,7 @@ class Workload:
             dropout_input=0.0,
             dropout_hidden=0.0,
             dropout_output=0.0,
-            drop_connect=0.0,
+            weight_drop=0.0,
         )
 
     def model(self, engine: str, sparsity: float) -> LanguageModel:

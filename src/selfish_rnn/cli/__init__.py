@@ -126,12 +126,12 @@ def generate(
     device: DeviceOption = None,
 ) -> None:
     """Let the best model of a run, or an exported one, continue a text."""
-    from selfish_rnn.runs.export import load
+    from selfish_rnn.runs.export import load_model
     from selfish_rnn.runs.outcome import generate as continue_text
     from selfish_rnn.runs.run import Run
 
     if source.is_file():
-        model = load(source) if device is None else load(source, packed=False).to(device)
+        model = load_model(source) if device is None else load_model(source, packed=False).to(device)
         words = model.vocabulary
     else:
         opened = Run.open(source, device)
@@ -145,7 +145,7 @@ def export(
     run: RunArgument,
     out: Annotated[Path | None, typer.Option(help="File to write (default: the name of the run).")] = None,
 ) -> None:
-    """Write the best model of a run with its words to one file, for selfish_rnn.load and generate."""
+    """Write the best model of a run with its words to one file, for selfish_rnn.load_model and generate."""
     from selfish_rnn.runs.export import export as write
     from selfish_rnn.runs.run import Run
 
@@ -249,22 +249,22 @@ def bench(
 
 def _execute(run: Run) -> None:
     """Train to the end, with what a person sees on the way."""
-    from selfish_rnn.cli.display import show_outcome, show_start, watcher_for
+    from selfish_rnn.cli.display import listener_for, show_outcome, show_start
     from selfish_rnn.system import keep_freed_memory
     from selfish_rnn.training.stop import Interrupted
 
     keep_freed_memory()
     path = run.folder.path
-    watcher = watcher_for(console)
+    listener = listener_for(console)
     with contextlib.ExitStack() as stack:
-        trainer = run.trainer(watcher)
+        trainer = run.trainer(listener)
         if trainer.position.finished:
             console.print(f"The run in {path} is finished; this is what it came to.", markup=False, soft_wrap=True)
         show_start(console, trainer.experiment, trainer, path)
         for note in run.notes:
             console.print(note, markup=False, soft_wrap=True)
-        if isinstance(watcher, contextlib.AbstractContextManager):
-            stack.enter_context(watcher)
+        if isinstance(listener, contextlib.AbstractContextManager):
+            stack.enter_context(listener)
         try:
             summary = run.execute(trainer)
         except Interrupted:

@@ -66,21 +66,21 @@ def step_text(report: StepReport, narrow: bool = False) -> str:
 
 
 class PlainLog:
-    """A watcher that prints a line per epoch and, in long epochs, one every half minute."""
+    """A listener that prints a line per epoch and, in long epochs, one every half minute."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self._last = time.monotonic()
 
-    def stepped(self, report: StepReport) -> None:
+    def on_step(self, report: StepReport) -> None:
         if time.monotonic() - self._last > LOG_SECONDS:
             done = 100 * report.row / report.rows
             self._print(f"epoch {report.epoch}/{report.epochs}  {done:.0f} %  {step_text(report)}")
 
-    def epoch_ended(self, report: EpochReport) -> None:
+    def on_epoch(self, report: EpochReport) -> None:
         self._print(epoch_line(report))
 
-    def noted(self, message: str) -> None:
+    def on_note(self, message: str) -> None:
         self._print(message)
 
     def _print(self, line: str) -> None:
@@ -108,7 +108,7 @@ class LiveProgress(PlainLog):
     def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
-    def stepped(self, report: StepReport) -> None:
+    def on_step(self, report: StepReport) -> None:
         text = step_text(report, narrow=self.console.width < NARROW)
         if self._task is None:
             self._task = self._progress.add_task("", total=report.rows, text=text)
@@ -187,6 +187,6 @@ def _sparsity_table(densities: Mapping[str, Mapping[str, float]]) -> Table:
     return table
 
 
-def watcher_for(console: Console) -> PlainLog:
+def listener_for(console: Console) -> PlainLog:
     """Live progress where there is a terminal to show it, else a plain log."""
     return LiveProgress(console) if console.is_terminal else PlainLog(console)

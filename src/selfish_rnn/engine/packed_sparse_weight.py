@@ -11,7 +11,7 @@ from torch.optim.optimizer import Optimizer
 from selfish_rnn.engine import dense_gradients
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.sparsifier.weights import SparseWeight
-from selfish_rnn.topology import Existing, GateLayout, Rewiring, Topology
+from selfish_rnn.topology import ActiveWeights, GateLayout, Rewiring, Topology
 
 
 class PackedSparseWeight(SparseWeight):
@@ -26,7 +26,7 @@ class PackedSparseWeight(SparseWeight):
         return Topology(self.shape, self.gates, self.packed.sorted()[0])
 
     @property
-    def active(self) -> int:
+    def count(self) -> int:
         return self.packed.count
 
     def gather(self, tensor: Tensor) -> Tensor:
@@ -36,23 +36,23 @@ class PackedSparseWeight(SparseWeight):
         places = self.packed.sorted()[1]
         return torch.empty(len(places), dtype=values.dtype).index_copy_(0, places.to(torch.int64), values.cpu())
 
-    def take(self, topology: Topology) -> None:
+    def load_topology(self, topology: Topology) -> None:
         before = self.packed.sorted()[0]
-        removed = before[~torch.isin(before, topology.active)]
-        grown = topology.active[~torch.isin(topology.active, before)]
+        removed = before[~torch.isin(before, topology.positions)]
+        grown = topology.positions[~torch.isin(topology.positions, before)]
         self.packed.rewire(removed, grown)
 
-    def existing(self, score: Callable[[], Tensor] | None = None) -> Existing:
+    def existing(self, score: Callable[[], Tensor] | None = None) -> ActiveWeights:
         positions, places = self.packed.sorted()
         gradient = self.parameter.grad
-        return Existing(
+        return ActiveWeights(
             Topology(self.shape, self.gates, positions),
             self.parameter.detach()[places],
             None if gradient is None else gradient[places],
             score,
         )
 
-    def change(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
+    def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
         # The index is a new one, and what was collected is known by the old.
         self.forget_gradient()
         self.packed.rewire(rewiring.removed_positions, rewiring.grown, optimizers)

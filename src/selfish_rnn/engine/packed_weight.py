@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from selfish_rnn.engine import library
 from selfish_rnn.engine.library import address
 from selfish_rnn.engine.tiling import Tiling, gates_cut_alike
-from selfish_rnn.sparsifier.optimizer_state import carry, rearranged
+from selfish_rnn.sparsifier.optimizer_state import gather_with_fill, move_state
 
 
 class PackedWeight(nn.Module):
@@ -142,7 +142,7 @@ class PackedWeight(nn.Module):
     # Change
 
     @torch.no_grad()
-    def become(self, positions: Tensor, values: Tensor) -> None:
+    def assign(self, positions: Tensor, values: Tensor) -> None:
         """Take on other weights: these values at these sorted row-major positions."""
         self.index, order = self._build(self._checked(positions))
         self._replace_values(values.to(torch.float32)[order])
@@ -163,8 +163,8 @@ class PackedWeight(nn.Module):
         fresh = (origin < 0).nonzero().flatten()
         origin.clamp_(min=0)
         for optimizer in optimizers:
-            carry(optimizer, self.values, origin, fresh)
-        self._replace_values(rearranged(self.values.detach(), origin, fresh, 0.0))
+            move_state(optimizer, self.values, origin, fresh)
+        self._replace_values(gather_with_fill(self.values.detach(), origin, fresh, 0.0))
         self.values.grad = None
 
     def _rewired(self, removed: Tensor, grown: Tensor) -> tuple[Tensor, Tensor]:

@@ -31,7 +31,7 @@ def pack(model: Model) -> Model:
 
     ::
 
-        sparsifier = Sparsifier(model, sparsity=0.9, updates=epochs)
+        sparsifier = Sparsifier(model, sparsity=0.9, rewirings=epochs)
         pack(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)   # after packing: the parameters are other ones
 
@@ -42,7 +42,7 @@ def pack(model: Model) -> Model:
     """
     packing = _Packing(model)
     packed = packing.run(model)
-    packing.reform(packed)
+    packing.replace_weights(packed)
     return packed
 
 
@@ -94,10 +94,10 @@ class _Packing:
                     setattr(module, name, self._module(child))
         return model
 
-    def reform(self, model: nn.Module) -> None:
+    def replace_weights(self, model: nn.Module) -> None:
         """Tell the sparsifiers."""
         for sparsifier in self._sparsifiers:
-            sparsifier.reform(
+            sparsifier.replace_weights(
                 model,
                 [
                     PackedSparseWeight(weight.name, self._packed[id(weight.parameter)], weight.gates)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from selfish_rnn.models.base import Encoded, LanguageModel, State, check_probabilities, check_sizes
 from selfish_rnn.models.cells.mixture import mixture_log_probabilities, mixture_loss
-from selfish_rnn.models.regularisers import embed, locked_dropout, weight_drop
+from selfish_rnn.models.regularisers import embed, locked_dropout, lstm_with_weight_drop
 
 
 class MixtureOfSoftmaxesLSTM(LanguageModel):
@@ -96,7 +96,7 @@ class MixtureOfSoftmaxesLSTM(LanguageModel):
         probability, after = self.dropout_input, list[Tensor]()
         for rnn, hidden, memory in zip(self._rnns(), state[::2], state[1::2], strict=True):
             entering = locked_dropout(raw, probability, self.training)
-            raw, carried = weight_drop(rnn, entering, (hidden, memory), self.weight_drop, self.training)
+            raw, carried = lstm_with_weight_drop(rnn, entering, (hidden, memory), self.weight_drop, self.training)
             after.extend(carried)
             probability = self.dropout_hidden
         return Encoded(locked_dropout(raw, self.dropout_output, self.training), raw, tuple(after))

@@ -50,7 +50,7 @@ class OrderedNeuronsLSTM(LanguageModel):
         dropout_input: float = 0.5,
         dropout_hidden: float = 0.3,
         dropout_output: float = 0.45,
-        drop_connect: float = 0.45,
+        weight_drop: float = 0.45,
     ) -> None:
         super().__init__()
         check_sizes(vocabulary=vocabulary, embedding=embedding, hidden=hidden, layers=layers, chunk=chunk)
@@ -59,7 +59,7 @@ class OrderedNeuronsLSTM(LanguageModel):
             dropout_input=dropout_input,
             dropout_hidden=dropout_hidden,
             dropout_output=dropout_output,
-            drop_connect=drop_connect,
+            weight_drop=weight_drop,
         )
         self.dropout_word = dropout_word
         self.dropout_input = dropout_input
@@ -68,7 +68,7 @@ class OrderedNeuronsLSTM(LanguageModel):
         widths = [embedding, *[hidden] * (layers - 1), embedding]
         self.embedding = nn.Embedding(vocabulary, embedding)
         self.cells = nn.ModuleList(
-            OrderedNeuronsCell(inputs, outputs, chunk, drop_connect) for inputs, outputs in itertools.pairwise(widths)
+            OrderedNeuronsCell(inputs, outputs, chunk, weight_drop) for inputs, outputs in itertools.pairwise(widths)
         )
         self.decoder = nn.Linear(embedding, vocabulary)
         self.decoder.weight = self.embedding.weight

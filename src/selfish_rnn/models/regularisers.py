@@ -12,7 +12,7 @@ from torch.nn import functional
 from selfish_rnn.engine import PackedLSTM
 
 Rescale = Literal["training", "evaluation"]
-"""When dropped weights are brought back to their expected size; see :func:`drop_connect`."""
+"""When dropped weights are brought back to their expected size; see :func:`weight_drop`."""
 
 
 def dropout_mask(shape: Sequence[int], probability: float, reference: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ def embed(embedding: nn.Embedding, tokens: Tensor, probability: float, training:
     return rows * dropout_mask((embedding.num_embeddings, 1), probability, rows)[tokens]
 
 
-def drop_connect(weight: Tensor, probability: float, training: bool, rescale: Rescale) -> Tensor:
+def weight_drop(weight: Tensor, probability: float, training: bool, rescale: Rescale) -> Tensor:
     """A weight matrix with entries dropped (Wan et al. 2013), as a new tensor; drawn once for every call.
 
     ==================  ======================  ===================
@@ -66,7 +66,7 @@ def drop_connect(weight: Tensor, probability: float, training: bool, rescale: Re
     return weight if rescale == "training" else weight * (1 - probability)
 
 
-def weight_drop(
+def lstm_with_weight_drop(
     lstm: nn.LSTM, inputs: Tensor, state: tuple[Tensor, Tensor], probability: float, training: bool
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Run a one-layer LSTM with DropConnect on its recurrent matrix (Merity et al. 2018).
@@ -81,7 +81,7 @@ def weight_drop(
         return output, (hidden, memory)
     names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
     weights: list[Tensor] = [lstm.get_parameter(name) for name in names]
-    weights[1] = drop_connect(weights[1], probability, training, rescale="training")
+    weights[1] = weight_drop(weights[1], probability, training, rescale="training")
     # The module reads its own parameters, so the dropped matrix goes to the function underneath it.
     output, hidden, memory = torch.lstm(
         inputs,

@@ -39,7 +39,7 @@ _DESCRIPTION = "selfish_rnn"
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedCheckpoint:
     """What :meth:`CheckpointStore.load` found: the state, its step, and newer checkpoints passed over as damaged."""
 
     state: dict[Any, Any]
@@ -105,7 +105,7 @@ class CheckpointStore:
         with clear_write_errors(self.folder):
             self._forget_old(step, tensors_path)
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedCheckpoint:
         """Return the newest checkpoint whose checksums hold; nothing on disk is changed."""
         damaged: list[str] = []
         for step in reversed(self.steps()):
@@ -118,7 +118,7 @@ class CheckpointStore:
                 damaged.append(f"{path.name} ({error})")
                 self._damaged.add(step)
             else:
-                return Loaded(state, step, damaged)
+                return LoadedCheckpoint(state, step, damaged)
         if not damaged:
             raise UserError(
                 f"no checkpoint in {self.folder}: the run stopped before its first one, or this is not the folder "

@@ -40,10 +40,10 @@ def export(experiment: Experiment, folder: RunFolder, path: str | os.PathLike[st
     save_tensors(path, tensors, metadata)
 
 
-def load(path: str | os.PathLike[str], *, packed: bool | None = None) -> LanguageModel:
+def load_model(path: str | os.PathLike[str], *, packed: bool | None = None) -> LanguageModel:
     """The model of a file that ``selfish-rnn export`` wrote, ready to call; its words are ``model.vocabulary``.
 
-    >>> model = selfish_rnn.load("model.safetensors")
+    >>> model = selfish_rnn.load_model("model.safetensors")
     >>> tokens = torch.tensor(model.vocabulary.encode("the cat")).view(-1, 1)  # time x batch
     >>> scores, state = model(tokens)
 

@@ -18,7 +18,7 @@ from selfish_rnn.runs.outcome import load_best, summarise
 from selfish_rnn.topology import SMALL_DENSE
 from selfish_rnn.training.build import check_before_training
 from selfish_rnn.training.engine_choice import choose_engine
-from selfish_rnn.training.events import Watcher
+from selfish_rnn.training.events import Listener
 from selfish_rnn.training.trainer import Trainer
 
 
@@ -80,12 +80,12 @@ class Run:
         """The best model so far."""
         return load_best(self.experiment, self.folder, len(self.vocabulary()))
 
-    def trainer(self, watcher: Watcher | None = None) -> Trainer:
+    def trainer(self, listener: Listener | None = None) -> Trainer:
         """A trainer that stands where the run's last checkpoint does, or at its beginning."""
         corpus = self.corpus()
         choice = choose_engine(self.experiment, len(corpus.vocabulary))
         experiment = self.experiment.model_copy(update={"engine": choice.engine})
-        trainer = Trainer(experiment, corpus, self.folder, watcher)
+        trainer = Trainer(experiment, corpus, self.folder, listener)
         if self.folder.checkpoints.steps():
             trainer.load_checkpoint()
         else:

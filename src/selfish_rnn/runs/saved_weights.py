@@ -37,7 +37,7 @@ def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor | PackedWeight
 
 def portable_weights(model: nn.Module, sparse: Sequence[SparseWeight]) -> dict[str, Tensor]:
     """The weights of a model as they are saved; ``sparse`` are those of its sparsifier."""
-    by_name = {weight.name: weight for weight in sparse if weight.active < weight.size}
+    by_name = {weight.name: weight for weight in sparse if weight.count < weight.size}
     saved: dict[str, Tensor] = {}
     for name, tensor in named_tensors(model):
         if name in by_name:
@@ -58,7 +58,7 @@ def load_portable_weights(model: nn.Module, saved: Mapping[str, Tensor], source:
         positions = _positions(saved, name, tuple(tensor.shape))
         assert positions is not None
         if isinstance(tensor, PackedWeight):
-            tensor.become(positions, saved[name].flatten())
+            tensor.assign(positions, saved[name].flatten())
         elif name + MASK in saved:
             tensor.zero_().view(-1)[positions.to(tensor.device)] = saved[name].to(tensor.device)
         else:
@@ -149,7 +149,7 @@ def load_portable_optimizer(
     state = {
         number: {
             key: by_name[name].scatter(value)
-            if name in by_name and isinstance(value, Tensor) and value.shape == (by_name[name].active,)
+            if name in by_name and isinstance(value, Tensor) and value.shape == (by_name[name].count,)
             else value
             for key, value in saved["state"][name].items()
         }

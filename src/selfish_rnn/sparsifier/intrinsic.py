@@ -37,7 +37,7 @@ class PenalisedWeight:
         return Topology.from_mask(self.parameter.detach() != 0, self.gates)
 
     @property
-    def active(self) -> int:
+    def count(self) -> int:
         return int(self.parameter.detach().count_nonzero())
 
     @torch.no_grad()
@@ -45,7 +45,7 @@ class PenalisedWeight:
         self.parameter.masked_fill_(self.parameter.abs() < threshold, 0.0)
 
 
-class IntrinsicStructure:
+class IntrinsicSparseStructures:
     """Trains a dense recurrent network so that whole units die (Wen et al. 2018).
 
     Wei Wen et al., Learning intrinsic sparse structures within long short-term memory, ICLR 2018. The weights of a
@@ -59,7 +59,7 @@ class IntrinsicStructure:
 
     ::
 
-        structure = IntrinsicStructure(model)
+        structure = IntrinsicSparseStructures(model)
         for tokens, targets in batches:
             loss = loss_of(model, tokens, targets) + structure.penalty()
             loss.backward()
@@ -104,7 +104,7 @@ class IntrinsicStructure:
         return self.strength * torch.stack(norms).sum()
 
     @contextlib.contextmanager
-    def evaluated(self) -> Iterator[None]:
+    def thresholded(self) -> Iterator[None]:
         """Inside this block grouped weights below the threshold are zero, outside they are what they were.
 
         After a step they are zero anyway, but not the averages of an averaging optimizer: those are hardly ever
@@ -126,10 +126,10 @@ class IntrinsicStructure:
     @property
     def active_weights(self) -> int:
         """How many weights are not zero."""
-        return sum(weight.active for weight in self.weights)
+        return sum(weight.count for weight in self.weights)
 
     @property
-    def promised_weights(self) -> int:
+    def target_weights(self) -> int:
         """As many as there are: a penalty promises no number."""
         return self.active_weights
 
@@ -146,19 +146,19 @@ class IntrinsicStructure:
     # The rest of a sparsifier's face
 
     @property
-    def settled(self) -> bool:
+    def at_target(self) -> bool:
         """There is no sparsity to come to."""
         return True
 
     @property
-    def rewired(self) -> float:
+    def last_rewired_fraction(self) -> float:
         """Nothing is rewired."""
         return 0.0
 
-    def update(self) -> None:
+    def rewire(self) -> None:
         """Nothing is rewired."""
 
-    def watch(self, optimizer: Optimizer) -> None:
+    def track(self, optimizer: Optimizer) -> None:
         """What optimizers remember is left alone: a weight that became zero may grow again."""
 
     def dense_gradients(self) -> contextlib.AbstractContextManager[None]:
@@ -205,7 +205,7 @@ class IntrinsicStructure:
             for layer, (name, live) in zip(self.layers, self.live_units().items(), strict=True)
         )
         return (
-            f"IntrinsicStructure(strength={self.strength:g}, threshold={self.threshold:g}, "
+            f"IntrinsicSparseStructures(strength={self.strength:g}, threshold={self.threshold:g}, "
             f"weights={self.active_weights:,} of {self.total_weights:,}, units: {units})"
         )
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Adagrad, Optimizer, Rprop
 
 
-def forget(optimizer: Optimizer, parameter: nn.Parameter, positions: Tensor) -> None:
+def reset_state(optimizer: Optimizer, parameter: nn.Parameter, positions: Tensor) -> None:
     """Start afresh, at some row-major positions, every state tensor of the shape of the parameter.
 
     Works for any optimizer: per-weight state is what has the parameter's shape.
@@ -18,18 +18,18 @@ def forget(optimizer: Optimizer, parameter: nn.Parameter, positions: Tensor) -> 
         fill_(tensor, positions, fresh_value)
 
 
-def carry(optimizer: Optimizer, parameter: nn.Parameter, origin: Tensor, fresh: Tensor) -> None:
-    """Rearrange every state tensor of a flat parameter as :func:`rearranged` does; call it before the parameter
+def move_state(optimizer: Optimizer, parameter: nn.Parameter, origin: Tensor, fresh: Tensor) -> None:
+    """Rearrange every state tensor of a flat parameter as :func:`gather_with_fill` does; call it before the parameter
     itself is.
 
     Weights keep what the optimizer remembers of them when they move; those at the places ``fresh`` start anew.
     """
     for key, tensor, fresh_value in _per_weight(optimizer, parameter):
-        optimizer.state[parameter][key] = rearranged(tensor, origin, fresh, fresh_value)
+        optimizer.state[parameter][key] = gather_with_fill(tensor, origin, fresh, fresh_value)
 
 
 @torch.no_grad()
-def rearranged(tensor: Tensor, origin: Tensor, fresh: Tensor, fresh_value: float) -> Tensor:
+def gather_with_fill(tensor: Tensor, origin: Tensor, fresh: Tensor, fresh_value: float) -> Tensor:
     """``tensor[origin]``, with ``fresh_value`` at the places ``fresh``; how many values there are may change."""
     if len(tensor) == 0:
         return tensor.new_full((len(origin),), fresh_value)

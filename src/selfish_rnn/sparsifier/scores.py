@@ -68,7 +68,7 @@ class Signals:
             if not weight.has_gradient:
                 raise RuntimeError(
                     "this method goes by the gradient of weights that do not exist: put the pass before "
-                    "update() in `with sparsifier.dense_gradients():`"
+                    "rewire() in `with sparsifier.dense_gradients():`"
                 )
             return weight.collected_gradient()
         if not any(optimizer.state for optimizer in self._optimizers):

@@ -29,10 +29,10 @@ class Sparsifier:
 
     ::
 
-        sparsifier = Sparsifier(model, sparsity=0.67, prune_rate=0.7, updates=epochs)
+        sparsifier = Sparsifier(model, sparsity=0.67, prune_rate=0.7, rewirings=epochs)
         for epoch in range(epochs):
             train_one_epoch(model, optimizer)      # your loop, unchanged
-            sparsifier.update()                    # rewire
+            sparsifier.rewire()                    # rewire
 
     Binding draws a topology for every weight matrix and sets the weights outside it to zero. From then on gradients
     outside the topology are zero (so gradient clipping counts existing weights only), and weights outside it are set
@@ -44,10 +44,10 @@ class Sparsifier:
         sparsity: the fraction of zeros over all sparsified matrices, from 0 up to, not including, 1.
         method: a :class:`~selfish_rnn.topology.Method` or the name of one in the method table.
         prune_rate: the fraction of weights rewired, at the start of the schedule.
-        updates: how many rewirings the run will have (with ``update()`` once per epoch: the number of epochs); the
+        rewirings: how many rewirings the run will have (with ``rewire()`` once per epoch: the number of epochs); the
             schedule takes the prune rate from ``prune_rate`` at the start to its end value at this update.
         schedule: ``"cosine"`` (the paper), ``"linear"`` or ``"constant"``.
-        update_every: rewire by itself after every so many optimizer steps; then do not call :meth:`update`.
+        rewire_every: rewire by itself after every so many optimizer steps; then do not call :meth:`rewire`.
         include: only these weights, as patterns of names (of parameters, or of modules with all they hold) or types
             of modules. Default: all weights of torch's recurrent modules, cells, ``nn.Linear``, ``nn.Embedding`` and
             of registered cells.
@@ -58,7 +58,7 @@ class Sparsifier:
 
     Save and load :meth:`state_dict` with the model's; load it before the model's, so that the weights find their
     topology. Attributes to look at: ``weights``, ``active_weights``, ``prune_rate`` (of the next update), ``rewired``
-    (the fraction of weights the last update removed), ``updates_done``.
+    (the fraction of weights the last update removed), ``rewirings_done``.
     """
 
     def __init__(
@@ -68,28 +68,28 @@ class Sparsifier:
         sparsity: float,
         method: Method | str = "selfish",
         prune_rate: float = 0.5,
-        updates: int | None = None,
+        rewirings: int | None = None,
         schedule: str = "cosine",
-        update_every: int | None = None,
+        rewire_every: int | None = None,
         include: Selector | Sequence[Selector] | None = None,
         exclude: Selector | Sequence[Selector] = (),
         rescale: bool = False,
         seed: int = 0,
     ) -> None:
         self.method = _method(method)
-        _check_settings(sparsity, prune_rate, updates, schedule, update_every, self.method)
+        _check_settings(sparsity, prune_rate, rewirings, schedule, rewire_every, self.method)
         self.sparsity = sparsity
         self.initial_prune_rate = prune_rate
-        self.updates = updates
-        self.update_every = update_every
-        self.updates_done = 0
+        self.rewirings = rewirings
+        self.rewire_every = rewire_every
+        self.rewirings_done = 0
         self.steps_done = 0
         self._schedule = SCHEDULES[schedule]
         self._generator = torch.Generator().manual_seed(seed)
         self._threshold = AdaptiveThreshold()
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self._pacemaker: weakref.ref[Optimizer] | None = None
-        self.rewired = 0.0
+        self._step_counter: weakref.ref[Optimizer] | None = None
+        self.last_rewired_fraction = 0.0
         chosen = list(choose_weights(model, include, exclude))
         refuse_bound(model, {id(parameter): name for name, parameter, _ in chosen})
         self._shapes = [tuple(parameter.shape) for _, parameter, _ in chosen]
@@ -116,7 +116,7 @@ class Sparsifier:
         self._binding = Binding(self, model)
         self._await_rewiring()
 
-    def reform(self, model: nn.Module, weights: Sequence[SparseWeight]) -> None:
+    def replace_weights(self, model: nn.Module, weights: Sequence[SparseWeight]) -> None:
         """Go on with the same weights in another form: what an engine calls that stores them its own way.
 
         Before any optimizer, because the parameters are other ones.
@@ -137,25 +137,25 @@ class Sparsifier:
     @property
     def active_weights(self) -> int:
         """How many of the sparsified weights exist."""
-        return sum(weight.active for weight in self.weights)
+        return sum(weight.count for weight in self.weights)
 
     @property
-    def promised_weights(self) -> int:
+    def target_weights(self) -> int:
         """How many should: always the same number, but for a method that prunes a dense network step by step."""
-        return self._promised_after(self.updates_done)
+        return self._target_after(self.rewirings_done)
 
-    def _promised_after(self, updates: int) -> int:
-        return sum(self._pruned_counts(updates)) if self.method.prunes else self._initial_weights
+    def _target_after(self, rewirings: int) -> int:
+        return sum(self._pruned_counts(rewirings)) if self.method.prunes else self._initial_weights
 
     @property
-    def settled(self) -> bool:
+    def at_target(self) -> bool:
         """Whether the network is as sparse as it is to be; a method that prunes comes to that late in the run."""
-        return not self.method.prunes or self.promised_weights == sum(self._final_counts)
+        return not self.method.prunes or self.target_weights == sum(self._final_counts)
 
-    def _pruned_counts(self, updates: int) -> list[int]:
+    def _pruned_counts(self, rewirings: int) -> list[int]:
         # The last update would come after the last evaluation, so the one before it is the end of the schedule. Each
         # matrix rounds for itself on the way down: shares of a rounded total would not always fall.
-        progress = min(updates / max((self.updates or 1) - 1, 1), 1.0)
+        progress = min(rewirings / max((self.rewirings or 1) - 1, 1), 1.0)
         density = 1 - gradual_sparsity(progress, self.sparsity)
         return [
             max(round(density * math.prod(shape)), final) if density > 1 - self.sparsity else final
@@ -172,45 +172,45 @@ class Sparsifier:
         """The fraction of weights the next update rewires."""
         if not self.method.rewires:
             return 0.0
-        return self._schedule(self._progress(self.updates_done + 1), self.initial_prune_rate)
+        return self._schedule(self._progress(self.rewirings_done + 1), self.initial_prune_rate)
 
-    def _progress(self, updates: int) -> float:
-        return 0.0 if self.updates is None else min(updates / self.updates, 1.0)
+    def _progress(self, rewirings: int) -> float:
+        return 0.0 if self.rewirings is None else min(rewirings / self.rewirings, 1.0)
 
     # Rewiring
 
-    def update(self) -> None:
+    def rewire(self) -> None:
         """Rewire every sparsified matrix once; call it after each epoch.
 
         The number of existing weights stays exactly what was promised. Grown weights start at zero, and whatever the
         optimizer remembers of removed and grown weights (momentum, moments, averages, ages) starts afresh.
         """
-        if self.update_every is not None:
-            raise RuntimeError(f"update() happens by itself every {self.update_every} steps; do not call it")
-        self._rewire()
+        if self.rewire_every is not None:
+            raise RuntimeError(f"rewire() happens by itself every {self.rewire_every} steps; do not call it")
+        self._rewire_now()
 
-    def _rewire(self) -> None:
+    def _rewire_now(self) -> None:
         if any(getattr(optimizer, "averages_swapped_in", False) for optimizer in self._optimizers):
-            raise RuntimeError("rewiring needs the raw weights: call update() outside optimizer.averaged()")
+            raise RuntimeError("rewiring needs the raw weights: call rewire() outside optimizer.averaged()")
         rate = self.prune_rate
-        self.updates_done += 1
-        self.rewired = 0.0
+        self.rewirings_done += 1
+        self.last_rewired_fraction = 0.0
         if self.method.prunes or rate > 0:
             before = self.active_weights
             network = [partial(weight.existing, partial(self._signals.score, weight)) for weight in self.weights]
             if self.method.prunes:
-                rewirings = prune(network, self._pruned_counts(self.updates_done))
+                rewirings = prune(network, self._pruned_counts(self.rewirings_done))
             else:
                 rewirings = rewire(self.method, network, rate, self._generator, self._threshold)
             optimizers = [each for each in self._optimizers if not self._signals.is_momentum_of(each)]
             removed = 0
             for weight, rewiring in zip(self.weights, rewirings, strict=True):
-                weight.change(rewiring, optimizers)
+                weight.rewire(rewiring, optimizers)
                 removed += int(rewiring.removed.sum())
-            self.rewired = removed / before
+            self.last_rewired_fraction = removed / before
         self._signals.clear()
 
-    def watch(self, optimizer: Optimizer) -> None:
+    def track(self, optimizer: Optimizer) -> None:
         """Start afresh, at rewirings, what this optimizer remembers of rewired weights.
 
         Happens by itself at the optimizer's first step; call it yourself only if you load an optimizer's state and
@@ -219,7 +219,7 @@ class Sparsifier:
         self._optimizers.add(optimizer)
 
     def dense_gradients(self) -> contextlib.AbstractContextManager[None]:
-        """Put the last pass before an :meth:`update`, forward and backward, in this block if growth goes by gradient.
+        """Put the last pass before an :meth:`rewire`, forward and backward, in this block if growth goes by gradient.
 
         ::
 
@@ -227,18 +227,18 @@ class Sparsifier:
                 loss = criterion(model(inputs), targets)
                 loss.backward()
 
-        Only RigL, and SNFS with an optimizer without momentum, collect anything in it; with ``update_every`` it
+        Only RigL, and SNFS with an optimizer without momentum, collect anything in it; with ``rewire_every`` it
         happens by itself.
         """
         return self._signals.collecting()
 
-    # The face it shares with IntrinsicStructure
+    # The face it shares with IntrinsicSparseStructures
 
     def penalty(self) -> Tensor | None:
         """Nothing is added to the loss."""
         return None
 
-    def evaluated(self) -> contextlib.AbstractContextManager[None]:
+    def thresholded(self) -> contextlib.AbstractContextManager[None]:
         """What is trained is what is evaluated."""
         return contextlib.nullcontext()
 
@@ -256,29 +256,29 @@ class Sparsifier:
             self.weights[index].mask_gradient()
 
     def _stepped(self, optimizer: Optimizer) -> None:
-        self.watch(optimizer)
+        self.track(optimizer)
         for index in held(optimizer, self._parameters):
             if not self._stays_dense:
                 self.weights[index].apply_mask()
-        if self.update_every is not None and self._sets_the_pace(optimizer):
+        if self.rewire_every is not None and self._counts_steps(optimizer):
             self.steps_done += 1
-            if self.steps_done % self.update_every == 0:
-                self._rewire()
+            if self.steps_done % self.rewire_every == 0:
+                self._rewire_now()
             self._await_rewiring()
 
     def _await_rewiring(self) -> None:
         """If the next step is followed by a rewiring by itself, its gradients may be needed."""
-        if self.update_every is not None and (self.steps_done + 1) % self.update_every == 0:
+        if self.rewire_every is not None and (self.steps_done + 1) % self.rewire_every == 0:
             self._signals.start()
 
-    def _sets_the_pace(self, optimizer: Optimizer) -> bool:
+    def _counts_steps(self, optimizer: Optimizer) -> bool:
         """With several optimizers the first one's steps are counted, so that an iteration counts once."""
-        if self._pacemaker is None or self._pacemaker() is None:
-            self._pacemaker = weakref.ref(optimizer)
-        return self._pacemaker() is optimizer
+        if self._step_counter is None or self._step_counter() is None:
+            self._step_counter = weakref.ref(optimizer)
+        return self._step_counter() is optimizer
 
     def _loaded(self) -> None:
-        if any(weight.lies_outside() for weight in self.weights):
+        if any(weight.has_weights_outside() for weight in self.weights):
             raise RuntimeError(
                 "the loaded weights do not lie in the sparsifier's topology, the next step would delete them: load the "
                 "sparsifier's state_dict before the model's, or bind the sparsifier after loading a dense model"
@@ -289,9 +289,9 @@ class Sparsifier:
     def state_dict(self) -> dict[str, Any]:
         """Topology, random generator and progress; the masks as bits."""
         return {
-            "updates_done": self.updates_done,
+            "rewirings_done": self.rewirings_done,
             "steps_done": self.steps_done,
-            "rewired": self.rewired,
+            "last_rewired_fraction": self.last_rewired_fraction,
             "threshold": self._threshold.value,
             "generator": self._generator.get_state(),
             "shapes": {weight.name: list(weight.shape) for weight in self.weights},
@@ -305,14 +305,14 @@ class Sparsifier:
             raise ValueError(f"this is not the state of a sparsifier: it has no {', '.join(missing)}")
         topologies = self._fitting_topologies(state)
         count = sum(topology.count for topology in topologies)
-        promised = self._promised_after(state["updates_done"])
+        promised = self._target_after(state["rewirings_done"])
         if count != promised:
             raise ValueError(f"the saved topology has {count} weights, this sparsifier's settings give {promised}")
         for weight, topology in zip(self.weights, topologies, strict=True):
-            weight.take(topology)
-        self.updates_done = state["updates_done"]
+            weight.load_topology(topology)
+        self.rewirings_done = state["rewirings_done"]
         self.steps_done = state["steps_done"]
-        self.rewired = state["rewired"]
+        self.last_rewired_fraction = state["last_rewired_fraction"]
         self._threshold.value = state["threshold"]
         self._generator.set_state(state["generator"].to(torch.uint8))
         self._await_rewiring()
@@ -337,7 +337,7 @@ class Sparsifier:
     def __repr__(self) -> str:
         return (
             f"Sparsifier(method={self.method.name!r}, sparsity={self.sparsity:g}, matrices={len(self.weights)}, "
-            f"weights={self.active_weights:,} of {self.total_weights:,}, updates_done={self.updates_done})"
+            f"weights={self.active_weights:,} of {self.total_weights:,}, rewirings_done={self.rewirings_done})"
         )
 
     def summary(self) -> str:
@@ -357,16 +357,16 @@ def _method(method: Method | str) -> Method:
     if method.name == SMALL_DENSE.name:
         raise ValueError("method 'small-dense' is a smaller model: make it smaller and use method 'dense'")
     if method.removal == GROUP_LASSO:
-        raise ValueError(f"method {method.name!r} removes by a penalty in the loss: use IntrinsicStructure")
+        raise ValueError(f"method {method.name!r} removes by a penalty in the loss: use IntrinsicSparseStructures")
     return method
 
 
 def _check_settings(
     sparsity: float,
     prune_rate: float,
-    updates: int | None,
+    rewirings: int | None,
     schedule: str,
-    update_every: int | None,
+    rewire_every: int | None,
     method: Method,
 ) -> None:
     if not 0 <= sparsity < 1:
@@ -375,12 +375,12 @@ def _check_settings(
         raise ValueError(f"prune_rate is the fraction of weights rewired, from 0 to 1; got {prune_rate}")
     if schedule not in SCHEDULES:
         raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}; got {schedule!r}")
-    if updates is not None and (not isinstance(updates, int) or updates < 1):
-        raise ValueError(f"updates is the number of rewirings in the run, at least 1; got {updates}")
-    if update_every is not None and update_every < 1:
-        raise ValueError(f"update_every is a number of optimizer steps, at least 1; got {update_every}")
-    if updates is None and (method.prunes or (method.rewires and schedule != "constant")):
+    if rewirings is not None and (not isinstance(rewirings, int) or rewirings < 1):
+        raise ValueError(f"rewirings is the number of rewirings in the run, at least 1; got {rewirings}")
+    if rewire_every is not None and rewire_every < 1:
+        raise ValueError(f"rewire_every is a number of optimizer steps, at least 1; got {rewire_every}")
+    if rewirings is None and (method.prunes or (method.rewires and schedule != "constant")):
         raise ValueError(
-            f"method {method.name!r} with a {schedule} schedule needs updates=, the number of rewirings in the run "
-            "(the number of epochs if you call update() after each)"
+            f"method {method.name!r} with a {schedule} schedule needs rewirings=, the number of rewirings in the run "
+            "(the number of epochs if you call rewire() after each)"
         )

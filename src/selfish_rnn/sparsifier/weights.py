@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from selfish_rnn.sparsifier.optimizer_state import fill_, forget
-from selfish_rnn.topology import Existing, GateLayout, Rewiring, Topology
+from selfish_rnn.sparsifier.optimizer_state import fill_, reset_state
+from selfish_rnn.topology import ActiveWeights, GateLayout, Rewiring, Topology
 
 
 class HasTopology(Protocol):
@@ -44,7 +44,7 @@ class SparseWeight(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def active(self) -> int:
+    def count(self) -> int:
         """How many."""
 
     @property
@@ -61,18 +61,18 @@ class SparseWeight(abc.ABC):
         """A tensor of the parameter's shape with these values for the existing weights and zeros elsewhere."""
 
     @abc.abstractmethod
-    def take(self, topology: Topology) -> None:
+    def load_topology(self, topology: Topology) -> None:
         """Take on a saved topology; weights that did not exist start at zero."""
 
     @abc.abstractmethod
-    def change(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
+    def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
         """Take on a new topology.
 
         Removed and grown weights start anew, at zero, and the optimizers know nothing of them.
         """
 
     @abc.abstractmethod
-    def existing(self, score: Callable[[], Tensor] | None = None) -> Existing:
+    def existing(self, score: Callable[[], Tensor] | None = None) -> ActiveWeights:
         """The existing weights and their gradients, as a rewiring takes them."""
 
     # What only some engines have to do
@@ -80,7 +80,7 @@ class SparseWeight(abc.ABC):
     def apply_mask(self) -> None:  # noqa: B027
         """Set to zero what does not exist."""
 
-    def lies_outside(self) -> bool:
+    def has_weights_outside(self) -> bool:
         """Whether a weight that does not exist is not zero."""
         return False
 
@@ -128,7 +128,7 @@ class MaskedWeight(SparseWeight):
         return Topology.from_mask(self.mask, self.gates)
 
     @property
-    def active(self) -> int:
+    def count(self) -> int:
         return int(self.mask.count_nonzero())
 
     def gather(self, tensor: Tensor) -> Tensor:
@@ -136,31 +136,31 @@ class MaskedWeight(SparseWeight):
 
     def scatter(self, values: Tensor) -> Tensor:
         whole = torch.zeros(self.size, dtype=values.dtype)
-        whole[self.topology.active] = values.cpu()
+        whole[self.topology.positions] = values.cpu()
         return whole.view(self.shape)
 
-    def take(self, topology: Topology) -> None:
+    def load_topology(self, topology: Topology) -> None:
         self.mask = self._mask_of(topology)
         self.apply_mask()
 
-    def existing(self, score: Callable[[], Tensor] | None = None) -> Existing:
+    def existing(self, score: Callable[[], Tensor] | None = None) -> ActiveWeights:
         topology, gradient = self.topology, self.parameter.grad
         values = _at(self.parameter.detach(), topology)
-        return Existing(topology, values, None if gradient is None else _at(gradient, topology), score)
+        return ActiveWeights(topology, values, None if gradient is None else _at(gradient, topology), score)
 
-    def change(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
+    def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
         self.mask = self._mask_of(rewiring.topology)
         changed = torch.cat([rewiring.removed_positions, rewiring.grown])
         fill_(self.parameter, changed, 0.0)
         for optimizer in optimizers:
-            forget(optimizer, self.parameter, changed)
+            reset_state(optimizer, self.parameter, changed)
 
     @torch.no_grad()
     def apply_mask(self) -> None:
         self.parameter.mul_(self._mask_here())
 
     @torch.no_grad()
-    def lies_outside(self) -> bool:
+    def has_weights_outside(self) -> bool:
         return bool((self.parameter * (1 - self._mask_here())).any())
 
     def mask_gradient(self) -> None:
@@ -203,7 +203,7 @@ class MaskedWeight(SparseWeight):
 
 
 def _at(tensor: Tensor, topology: Topology) -> Tensor:
-    return tensor.to_dense().flatten().cpu()[topology.active]
+    return tensor.to_dense().flatten().cpu()[topology.positions]
 
 
 def topology_table(weights: Sequence[HasTopology]) -> str:

@@ -22,7 +22,7 @@ from selfish_rnn.topology.methods import (
     STATIC_ER,
     Method,
 )
-from selfish_rnn.topology.rewiring import Existing, Rewiring, prune, rewire
+from selfish_rnn.topology.rewiring import ActiveWeights, Rewiring, prune, rewire
 from selfish_rnn.topology.schedules import SCHEDULES
 from selfish_rnn.topology.topology import Topology
 
@@ -41,7 +41,7 @@ __all__ = [
     "SNFS",
     "STATIC",
     "STATIC_ER",
-    "Existing",
+    "ActiveWeights",
     "GateLayout",
     "Method",
     "Rewiring",

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.topology.redistribution import Quota
-from selfish_rnn.topology.topology import Topology, amply, at_least_single, scatter
+from selfish_rnn.topology.topology import Topology, as_float, bernoulli_positions, upper_bound
 
 Positions = npt.NDArray[np.int64]
 
@@ -40,7 +40,7 @@ def at_random(topology: Topology, quotas: Sequence[Quota], generator: torch.Gene
     """
     seeds = torch.randint(2**62, (len(quotas),), generator=generator).tolist()
     grown = [
-        _draw(topology.active[topology.within(span)].numpy() - span.start, span.size, count, seed) + span.start
+        _draw(topology.positions[topology.within(span)].numpy() - span.start, span.size, count, seed) + span.start
         for (span, count), seed in zip(quotas, seeds, strict=True)
     ]
     return torch.from_numpy(np.concatenate(grown))
@@ -58,9 +58,9 @@ def _draw(occupied: Positions, size: int, count: int, seed: int) -> Positions:
         return np.empty(0, dtype=np.int64)
     generator = torch.Generator().manual_seed(seed)
     # In steps, so that one place more or less does not change what is drawn.
-    probability = 2 ** (math.ceil(8 * math.log2(amply(count) / empty)) / 8)
+    probability = 2 ** (math.ceil(8 * math.log2(upper_bound(count) / empty)) / 8)
     while True:
-        drawn = scatter(size, probability, generator).numpy()
+        drawn = bernoulli_positions(size, probability, generator).numpy()
         priorities = torch.rand(len(drawn), dtype=torch.float64, generator=generator).numpy()
         free = np.append(occupied, size)[np.searchsorted(occupied, drawn)] != drawn
         drawn, priorities = drawn[free], priorities[free]
@@ -75,7 +75,7 @@ def by_score(topology: Topology, quotas: Sequence[Quota], score: Tensor) -> Tens
 
     ``score`` has the shape of the matrix: the dense gradient (RigL) or momentum (SNFS).
     """
-    ranking = at_least_single(score).abs().flatten().cpu().index_fill(0, topology.active, -1.0)
+    ranking = as_float(score).abs().flatten().cpu().index_fill(0, topology.positions, -1.0)
     grown = []
     for span, count in quotas:
         order = ranking[span.start : span.stop].sort(descending=True, stable=True).indices

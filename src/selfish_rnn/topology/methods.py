@@ -14,7 +14,7 @@ NEED_MOMENTUM = ("magnitude-sparing-dense", "layers-by-momentum", "momentum")
 """Parts that go by the momentum of weights, or their gradient where the optimizer has no momentum."""
 
 GROUP_LASSO = "group-lasso"
-"""Removal by a penalty in the loss instead of by choice: see :class:`selfish_rnn.IntrinsicStructure`."""
+"""Removal by a penalty in the loss instead of by choice: see :class:`selfish_rnn.IntrinsicSparseStructures`."""
 
 
 def known_parts() -> dict[str, tuple[str | None, ...]]:

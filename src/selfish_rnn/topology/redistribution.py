@@ -12,7 +12,7 @@ from selfish_rnn.topology.topology import Span, Topology
 
 
 @dataclass(frozen=True)
-class Freed:
+class AfterRemoval:
     """A matrix after removal: what stays (``topology`` and its weights) and how many weights are to be grown.
 
     ``before`` is the topology before removal. ``gradients`` are those of the staying weights, where there are any.
@@ -36,13 +36,13 @@ class Freed:
     def room(self, span: Span) -> int:
         return span.size - self.taken.count_in(span)
 
-    def keeping_clear_of_removed(self) -> Freed:
+    def keeping_clear_of_removed(self) -> AfterRemoval:
         """The same, with what was removed just now as taken."""
         return replace(self, removed_taken=True)
 
 
 @dataclass(frozen=True)
-class Layer:
+class MatrixCounts:
     """The numbers of a matrix after removal: weights ``kept`` and ``freed``, and ``room`` for new ones.
 
     ``momentum`` is the mean magnitude of the momentum of the weights before removal.
@@ -58,19 +58,19 @@ Quota = tuple[Span, int]
 """How many weights grow in a span."""
 
 
-def same_matrix(freed: Freed) -> list[Quota]:
+def same_matrix(freed: AfterRemoval) -> list[Quota]:
     """The matrix grows what it lost, anywhere in it."""
     return [(freed.topology.whole, freed.count)]
 
 
-def same_gate(freed: Freed) -> list[Quota]:
+def same_gate(freed: AfterRemoval) -> list[Quota]:
     """Each gate grows what it lost."""
     return [
         (span, freed.before.count_in(span) - freed.topology.count_in(span)) for _, span in freed.topology.gate_spans()
     ]
 
 
-def equal_gates(freed: Freed) -> list[Quota]:
+def equal_gates(freed: AfterRemoval) -> list[Quota]:
     """Every gate grows the same number of weights per row; what a full gate cannot take goes to the others.
 
     The cell gate redistribution of the paper: as removal is over all gates together, a gate with more large weights
@@ -80,12 +80,12 @@ def equal_gates(freed: Freed) -> list[Quota]:
     return _by_share(freed, [float(span.size) for _, span in freed.topology.gate_spans()])
 
 
-def gates_by_magnitude(freed: Freed) -> list[Quota]:
+def gates_by_magnitude(freed: AfterRemoval) -> list[Quota]:
     """Gates grow in proportion to the mean magnitude of the weights they keep."""
     return _by_share(freed, _gate_means(freed, freed.values))
 
 
-def gates_by_gradient(freed: Freed) -> list[Quota]:
+def gates_by_gradient(freed: AfterRemoval) -> list[Quota]:
     """Gates grow in proportion to the mean gradient magnitude of the weights they keep."""
     if freed.gradients is None:
         raise ValueError(
@@ -95,7 +95,7 @@ def gates_by_gradient(freed: Freed) -> list[Quota]:
     return _by_share(freed, _gate_means(freed, freed.gradients))
 
 
-def _gate_means(freed: Freed, values: Tensor) -> list[float]:
+def _gate_means(freed: AfterRemoval, values: Tensor) -> list[float]:
     means = []
     for _, span in freed.topology.gate_spans():
         kept = values[freed.topology.within(span)]
@@ -103,13 +103,13 @@ def _gate_means(freed: Freed, values: Tensor) -> list[float]:
     return means
 
 
-def _by_share(freed: Freed, shares: Sequence[float]) -> list[Quota]:
+def _by_share(freed: AfterRemoval, shares: Sequence[float]) -> list[Quota]:
     spans = [span for _, span in freed.topology.gate_spans()]
     counts = apportion(freed.count, shares, [freed.room(span) for span in spans])
     return list(zip(spans, counts, strict=True))
 
 
-REDISTRIBUTIONS: dict[str, Callable[[Freed], list[Quota]]] = {
+REDISTRIBUTIONS: dict[str, Callable[[AfterRemoval], list[Quota]]] = {
     "matrix": same_matrix,
     "gate": same_gate,
     "gates-equal": equal_gates,
@@ -119,12 +119,12 @@ REDISTRIBUTIONS: dict[str, Callable[[Freed], list[Quota]]] = {
 """Redistributions inside a matrix."""
 
 
-def layers_by_survivors(network: Sequence[Layer]) -> list[int]:
+def layers_by_survivors(network: Sequence[MatrixCounts]) -> list[int]:
     """Every matrix grows in proportion to the weights it kept (DSR, Mostafa & Wang 2019)."""
     return _over_layers(network, [float(layer.kept) for layer in network], fill=1.0)
 
 
-def layers_by_momentum(network: Sequence[Layer]) -> list[int]:
+def layers_by_momentum(network: Sequence[MatrixCounts]) -> list[int]:
     """Every matrix grows in proportion to the mean ``|momentum|`` of its weights (SNFS, Dettmers & Zettlemoyer 2019).
 
     No matrix is filled beyond 99 % of its room.
@@ -134,14 +134,14 @@ def layers_by_momentum(network: Sequence[Layer]) -> list[int]:
     return _over_layers(network, [layer.momentum or 0.0 for layer in network], fill=0.99)
 
 
-def _over_layers(network: Sequence[Layer], shares: Sequence[float], fill: float) -> list[int]:
+def _over_layers(network: Sequence[MatrixCounts], shares: Sequence[float], fill: float) -> list[int]:
     total = sum(layer.freed for layer in network)
     rooms = [layer.room for layer in network]
     capacities = [int(fill * room) for room in rooms]
     return apportion(total, shares, capacities if sum(capacities) >= total else rooms)
 
 
-LAYER_REDISTRIBUTIONS: dict[str, Callable[[Sequence[Layer]], list[int]]] = {
+LAYER_REDISTRIBUTIONS: dict[str, Callable[[Sequence[MatrixCounts]], list[int]]] = {
     "layers-by-survivors": layers_by_survivors,
     "layers-by-momentum": layers_by_momentum,
 }

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selfish_rnn.topology.topology import Topology, at_least_single
+from selfish_rnn.topology.topology import Topology, as_float
 
 Pool = Literal["gate", "matrix", "network"]
 """Among which weights the smallest are looked for: each gate apart, a whole matrix, or all layers together."""
@@ -45,7 +45,7 @@ def signed(values: Tensor, rate: float) -> Tensor:
 def _smallest(values: Tensor, count: int) -> Tensor:
     if count <= 0:
         return torch.zeros(len(values), dtype=torch.bool)
-    magnitudes = np.abs(at_least_single(values).cpu().numpy())
+    magnitudes = np.abs(as_float(values).cpu().numpy())
     # Not np.partition: it is many times slower where most weights are equal, as grown ones are until they are trained.
     threshold = torch.from_numpy(magnitudes).kthvalue(count).values.item()
     removed = magnitudes < threshold
@@ -64,12 +64,12 @@ NETWORK_REMOVALS = ("threshold", "magnitude-sparing-dense")
 def remove(
     topologies: Sequence[Topology], values: Sequence[Tensor], criterion: str, pool: Pool, rate: float
 ) -> list[Tensor]:
-    """Mark the weights that go, per matrix as bools along ``Topology.active``.
+    """Mark the weights that go, per matrix as bools along ``Topology.positions``.
 
     ``values`` are the existing weights in the same order. Every matrix keeps at least one weight.
     """
     choose = REMOVALS[criterion]
-    weights = [at_least_single(value).cpu() for value in values]
+    weights = [as_float(value).cpu() for value in values]
     if pool == "network":
         removed = list(torch.split(choose(torch.cat(weights), rate), [len(weight) for weight in weights]))
     elif pool == "matrix":
@@ -103,7 +103,7 @@ class AdaptiveThreshold:
         """Mark the weights below the threshold, per matrix; every matrix keeps at least one."""
         removed: list[Tensor] = []
         for value in values:
-            weight = at_least_single(value).cpu()
+            weight = as_float(value).cpu()
             removed += _one_stays([weight.abs() < self.value], [weight])
         target = rate * sum(map(len, removed))
         count = sum(int(marks.sum()) for marks in removed)

@@ -10,13 +10,19 @@ from torch import Tensor
 
 from selfish_rnn.topology.growth import GROWTHS
 from selfish_rnn.topology.methods import Method
-from selfish_rnn.topology.redistribution import LAYER_REDISTRIBUTIONS, REDISTRIBUTIONS, Freed, Layer, Quota
+from selfish_rnn.topology.redistribution import (
+    LAYER_REDISTRIBUTIONS,
+    REDISTRIBUTIONS,
+    AfterRemoval,
+    MatrixCounts,
+    Quota,
+)
 from selfish_rnn.topology.removal import AdaptiveThreshold, by_magnitude, remove, sparing_rates
-from selfish_rnn.topology.topology import Topology, unmarked
+from selfish_rnn.topology.topology import Topology, false_indices
 
 
 @dataclass(frozen=True)
-class Existing:
+class ActiveWeights:
     """The existing weights of one matrix: topology, and values in the order of its positions.
 
     ``gradients`` are theirs. ``score`` gives, for methods that grow by it, the dense gradient or momentum of the
@@ -35,11 +41,11 @@ class Existing:
 
     def mean_score(self) -> float:
         """The mean magnitude of the score over the existing weights."""
-        along = self.dense_score().flatten().cpu()[self.topology.active]
+        along = self.dense_score().flatten().cpu()[self.topology.positions]
         return float(along.abs().mean()) if len(along) else 0.0
 
 
-Network = Sequence[Callable[[], Existing]]
+Network = Sequence[Callable[[], ActiveWeights]]
 """Each matrix of a network when it is asked for: gathering one takes memory, and a rewiring holds one at a time."""
 
 
@@ -58,7 +64,7 @@ class Rewiring:
     @property
     def removed_positions(self) -> Tensor:
         """Which positions go, sorted."""
-        return self.before.active[self.removed]
+        return self.before.positions[self.removed]
 
     @property
     def topology(self) -> Topology:
@@ -89,7 +95,7 @@ def prune(network: Network, counts: Sequence[int]) -> Iterator[Rewiring]:
         yield _pruning(matrix(), count)
 
 
-def _pruning(matrix: Existing, count: int) -> Rewiring:
+def _pruning(matrix: ActiveWeights, count: int) -> Rewiring:
     surplus = max(matrix.topology.count - count, 0)
     removed = by_magnitude(matrix.values, surplus / max(matrix.topology.count, 1))
     return Rewiring(matrix.topology, removed, torch.empty(0, dtype=torch.int64))
@@ -105,9 +111,9 @@ def _rewiring(plan: _Plan, index: int, generator: torch.Generator) -> Rewiring:
     growth = GROWTHS[plan.method.growth]
     matrix = plan.network[index]()
     removed = plan.removed(index, matrix)
-    staying = unmarked(removed)
+    staying = false_indices(removed)
     gradients = None if matrix.gradients is None else matrix.gradients[staying]
-    freed = Freed(matrix.topology.without(removed), matrix.topology, matrix.values[staying], gradients)
+    freed = AfterRemoval(matrix.topology.without(removed), matrix.topology, matrix.values[staying], gradients)
     if growth.elsewhere and plan.has_room_elsewhere(freed):
         freed = freed.keeping_clear_of_removed()
     grown = growth.choose(freed.taken, plan.quotas(index, freed), generator, matrix.dense_score)
@@ -137,26 +143,26 @@ class _Plan:
         if method.redistribution in LAYER_REDISTRIBUTIONS:
             self._divide_over_layers(momentum)
 
-    def removed(self, index: int, matrix: Existing) -> Tensor:
+    def removed(self, index: int, matrix: ActiveWeights) -> Tensor:
         """Marks of the weights of a matrix that go."""
         if self._removed is not None:
             return self._removed[index]
         return self._remove([matrix], self._rates[index])[0]
 
-    def quotas(self, index: int, freed: Freed) -> list[Quota]:
+    def quotas(self, index: int, freed: AfterRemoval) -> list[Quota]:
         """How many weights grow where in a matrix."""
         if self._counts is not None:
             return [(freed.topology.whole, self._counts[index])]
         return REDISTRIBUTIONS[self.method.redistribution](freed)
 
-    def has_room_elsewhere(self, freed: Freed) -> bool:
+    def has_room_elsewhere(self, freed: AfterRemoval) -> bool:
         """Whether growth can keep clear of what was removed just now; if not, there might be nowhere else to go."""
         if self._elsewhere is not None:
             return self._elsewhere
         clear = freed.keeping_clear_of_removed()
         return min(clear.room(span) for _, span in clear.topology.gate_spans()) >= clear.count
 
-    def _remove(self, matrices: Sequence[Existing], rate: float) -> list[Tensor]:
+    def _remove(self, matrices: Sequence[ActiveWeights], rate: float) -> list[Tensor]:
         criterion = "magnitude" if self.method.removal == "magnitude-sparing-dense" else self.method.removal
         assert criterion is not None
         topologies = [matrix.topology for matrix in matrices]
@@ -171,8 +177,8 @@ class _Plan:
             layers = clear
         self._counts = LAYER_REDISTRIBUTIONS[self.method.redistribution](layers)
 
-    def _layer(self, index: int, momentum: float | None) -> Layer:
+    def _layer(self, index: int, momentum: float | None) -> MatrixCounts:
         matrix = self.network[index]()
         freed = int(self.removed(index, matrix).sum())
         kept = matrix.topology.count - freed
-        return Layer(kept, freed, matrix.topology.size - kept, momentum)
+        return MatrixCounts(kept, freed, matrix.topology.size - kept, momentum)

@@ -38,7 +38,7 @@ class Topology:
 
     shape: tuple[int, ...]
     gates: GateLayout
-    active: Tensor
+    positions: Tensor
 
     def __post_init__(self) -> None:
         if self.gates.rows != self.shape[0]:
@@ -57,12 +57,12 @@ class Topology:
     def to_mask(self, dtype: torch.dtype = torch.bool, device: torch.device | str = "cpu") -> Tensor:
         """A tensor of the matrix's shape that is 1 where a weight exists."""
         mask = torch.zeros(math.prod(self.shape), dtype=dtype)
-        mask[self.active] = 1
+        mask[self.positions] = 1
         return mask.view(self.shape).to(device)
 
     @property
     def count(self) -> int:
-        return len(self.active)
+        return len(self.positions)
 
     @property
     def size(self) -> int:
@@ -83,8 +83,8 @@ class Topology:
             yield name, Span(first * columns, stop * columns)
 
     def within(self, span: Span) -> slice:
-        """Which entries of ``active`` lie in a span."""
-        start, stop = np.searchsorted(self.active.numpy(), [span.start, span.stop]).tolist()
+        """Which entries of ``positions`` lie in a span."""
+        start, stop = np.searchsorted(self.positions.numpy(), [span.start, span.stop]).tolist()
         return slice(start, stop)
 
     def count_in(self, span: Span) -> int:
@@ -96,34 +96,36 @@ class Topology:
         return {name: self.count_in(span) / span.size for name, span in self.gate_spans()}
 
     def without(self, removed: Tensor) -> Topology:
-        """The topology without the entries of ``active`` that ``removed`` (bool) marks."""
-        return Topology(self.shape, self.gates, torch.from_numpy(self.active.numpy()[unmarked(removed).numpy()]))
+        """The topology without the entries of ``positions`` that ``removed`` (bool) marks."""
+        return Topology(
+            self.shape, self.gates, torch.from_numpy(self.positions.numpy()[false_indices(removed).numpy()])
+        )
 
     def joined(self, grown: Tensor) -> Topology:
         """The topology with more positions, sorted, none of which exists yet."""
-        return Topology(self.shape, self.gates, merge(self.active, grown))
+        return Topology(self.shape, self.gates, merge(self.positions, grown))
 
 
 def sample(population: int, count: int, generator: torch.Generator) -> Tensor:
     """``count`` different numbers below ``population``, sorted, every set equally likely.
 
     Time and memory go with ``count``, not with ``population``, so that growing weights never costs what the dense
-    matrix would. Of the sets of one size that :func:`scatter` gives all are equally likely, and so are their subsets:
-    a few too many are drawn, and the surplus is left out by a smaller sample.
+    matrix would. Of the sets of one size that :func:`bernoulli_positions` gives all are equally likely, and so are
+    their subsets: a few too many are drawn, and the surplus is left out by a smaller sample.
     """
     if population <= SMALL_POPULATION:
         return torch.randperm(population, generator=generator)[:count].sort().values
     if count > population // 2:
         left_out = np.zeros(population, dtype=np.bool_)
         left_out[sample(population, population - count, generator).numpy()] = True
-        return unmarked(torch.from_numpy(left_out))
+        return false_indices(torch.from_numpy(left_out))
     while True:
-        drawn = scatter(population, amply(count) / population, generator)
+        drawn = bernoulli_positions(population, upper_bound(count) / population, generator)
         if len(drawn) >= count:
             return torch.from_numpy(drawn.numpy()[sample(len(drawn), count, generator).numpy()])
 
 
-def scatter(population: int, probability: float, generator: torch.Generator) -> Tensor:
+def bernoulli_positions(population: int, probability: float, generator: torch.Generator) -> Tensor:
     """Each number below ``population`` with the same probability, independently of the others; sorted.
 
     That is drawing the gaps between those taken:
@@ -135,7 +137,7 @@ def scatter(population: int, probability: float, generator: torch.Generator) -> 
     reached = -1
     runs = []
     while reached < population:
-        gaps = np.empty(amply((population - reached) * probability), dtype=np.int64)
+        gaps = np.empty(upper_bound((population - reached) * probability), dtype=np.int64)
         torch.from_numpy(gaps).geometric_(probability, generator=generator)
         gaps[0] += reached
         np.cumsum(gaps, out=gaps)
@@ -145,12 +147,12 @@ def scatter(population: int, probability: float, generator: torch.Generator) -> 
     return torch.from_numpy(taken[: np.searchsorted(taken, population)])
 
 
-def amply(count: float) -> int:
+def upper_bound(count: float) -> int:
     """So many that a random number with this mean hardly ever is larger: four standard deviations."""
     return math.ceil(count + 4 * math.sqrt(count)) + 4
 
 
-def unmarked(marks: Tensor) -> Tensor:
+def false_indices(marks: Tensor) -> Tensor:
     """Which entries of ``marks`` (bool) are false; indexing with these is much faster than with ``~marks``."""
     return torch.from_numpy(np.flatnonzero(~marks.numpy()))
 
@@ -162,6 +164,6 @@ def merge(first: Tensor, second: Tensor) -> Tensor:
     return torch.from_numpy(both)
 
 
-def at_least_single(values: Tensor) -> Tensor:
+def as_float(values: Tensor) -> Tensor:
     """Values to compare in magnitude, in single precision or, where they have it, in double."""
     return values.detach().to(torch.promote_types(values.dtype, torch.float32))

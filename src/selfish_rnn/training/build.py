@@ -11,7 +11,7 @@ from selfish_rnn.corpora import Corpus
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import MODELS, LanguageModel
 from selfish_rnn.sparsifier import Sparsifier
-from selfish_rnn.sparsifier.intrinsic import IntrinsicStructure
+from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures
 from selfish_rnn.topology.methods import DENSE, GROUP_LASSO, SMALL_DENSE
 from selfish_rnn.training.windows import batched
 
@@ -28,21 +28,23 @@ def new_model(settings: Mapping[str, Any], vocabulary: int) -> LanguageModel:
     return MODELS[settings["name"]](vocabulary, **options)
 
 
-def build_sparsifier(experiment: Experiment, model: LanguageModel, rewirings: int) -> Sparsifier | IntrinsicStructure:
+def build_sparsifier(
+    experiment: Experiment, model: LanguageModel, rewirings: int
+) -> Sparsifier | IntrinsicSparseStructures:
     """What keeps the model sparse as the experiment's method says, over a run of so many rewirings."""
     method = experiment.method.build()
     if method.name == SMALL_DENSE.name:  # the model is small already
         method = DENSE
     if method.removal == GROUP_LASSO:
-        return IntrinsicStructure(model, strength=experiment.method.strength)
+        return IntrinsicSparseStructures(model, strength=experiment.method.strength)
     return Sparsifier(
         model,
         sparsity=experiment.sparsity,
         method=method,
         prune_rate=experiment.prune_rate,
-        updates=rewirings,
+        rewirings=rewirings,
         schedule=experiment.prune_schedule,
-        update_every=experiment.rewire_every,
+        rewire_every=experiment.rewire_every,
         exclude=model.dense_parameters,
         rescale=experiment.rescale,
         seed=experiment.seed,

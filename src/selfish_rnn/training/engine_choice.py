@@ -27,35 +27,35 @@ WITHOUT_KERNELS = (
 
 
 @dataclass(frozen=True)
-class Choice:
+class EngineChoice:
     """An engine, and why."""
 
     engine: str
     reason: str | None = None
 
 
-def choose_engine(experiment: Experiment, vocabulary: int) -> Choice:
+def choose_engine(experiment: Experiment, vocabulary: int) -> EngineChoice:
     """The engine of a run: as its settings say, where that is possible; ``auto`` measures a few updates with both."""
     if experiment.engine == "masked":
-        return Choice("masked")
+        return EngineChoice("masked")
     asked = experiment.engine == "packed"
     if not available():
         if asked:
             raise UserError(f"engine=packed: {WITHOUT_KERNELS}, or use engine=masked")
-        return Choice("masked", WITHOUT_KERNELS)
+        return EngineChoice("masked", WITHOUT_KERNELS)
     if torch.device(experiment.device).type != "cpu":
         if asked:
             raise UserError(f"engine=packed runs on the cpu, not on {experiment.device}: use engine=masked there")
-        return Choice("masked")
+        return EngineChoice("masked")
     reason = _nothing_to_pack(experiment)
     if reason is not None:
-        return Choice("masked", reason if asked else None)
+        return EngineChoice("masked", reason if asked else None)
     if asked:
-        return Choice("packed")
+        return EngineChoice("packed")
     ratio = _measure(experiment, vocabulary)
     if ratio >= MARGIN:
-        return Choice("packed", f"{ratio:.1f} times as fast as masked in a short measurement")
-    return Choice("masked", f"packed is {ratio:.1f} times as fast in a short measurement")
+        return EngineChoice("packed", f"{ratio:.1f} times as fast as masked in a short measurement")
+    return EngineChoice("masked", f"packed is {ratio:.1f} times as fast in a short measurement")
 
 
 def _nothing_to_pack(experiment: Experiment) -> str | None:

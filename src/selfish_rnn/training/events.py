@@ -38,27 +38,27 @@ class EpochReport:
     seconds_left: float
 
 
-class Watcher(Protocol):
+class Listener(Protocol):
     """Anything that wants to know how training goes."""
 
-    def stepped(self, report: StepReport) -> None:
+    def on_step(self, report: StepReport) -> None:
         """An update is done."""
 
-    def epoch_ended(self, report: EpochReport) -> None:
+    def on_epoch(self, report: EpochReport) -> None:
         """An epoch is done."""
 
-    def noted(self, message: str) -> None:
+    def on_note(self, message: str) -> None:
         """Something happened that a person may want to know."""
 
 
-class Silent:
-    """A watcher that does not care."""
+class NullListener:
+    """A listener that does not care."""
 
-    def stepped(self, report: StepReport) -> None:
+    def on_step(self, report: StepReport) -> None:
         pass
 
-    def epoch_ended(self, report: EpochReport) -> None:
+    def on_epoch(self, report: EpochReport) -> None:
         pass
 
-    def noted(self, message: str) -> None:
+    def on_note(self, message: str) -> None:
         pass

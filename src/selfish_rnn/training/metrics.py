@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from selfish_rnn.sparsifier import Sparsifier
-from selfish_rnn.sparsifier.intrinsic import IntrinsicStructure
+from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures
 
 LARGE = 0.1
 """Above this magnitude a weight counts as large in the paper's figure on NT-ASGD."""
 
 
-def gate_densities(sparsifier: Sparsifier | IntrinsicStructure) -> dict[str, dict[str, float]]:
+def gate_densities(sparsifier: Sparsifier | IntrinsicSparseStructures) -> dict[str, dict[str, float]]:
     """The density of every matrix, under ``all``, and of each of its gates."""
     densities = {}
     for weight in sparsifier.weights:
@@ -21,14 +21,14 @@ def gate_densities(sparsifier: Sparsifier | IntrinsicStructure) -> dict[str, dic
     return densities
 
 
-def large_weights(sparsifier: Sparsifier | IntrinsicStructure) -> dict[str, int]:
+def large_weights(sparsifier: Sparsifier | IntrinsicSparseStructures) -> dict[str, int]:
     """How many weights of every matrix are larger than 0.1 in magnitude."""
     return {
         weight.name: int((weight.parameter.detach().abs() > LARGE).count_nonzero()) for weight in sparsifier.weights
     }
 
 
-def describe(sparsifier: Sparsifier | IntrinsicStructure) -> dict[str, Any]:
+def describe(sparsifier: Sparsifier | IntrinsicSparseStructures) -> dict[str, Any]:
     """The network as it is now: how many weights, and where."""
     description: dict[str, Any] = {
         "sparsity": 1 - sparsifier.active_weights / sparsifier.total_weights,
@@ -36,7 +36,7 @@ def describe(sparsifier: Sparsifier | IntrinsicStructure) -> dict[str, Any]:
         "total_weights": sparsifier.total_weights,
         "density": gate_densities(sparsifier),
     }
-    if isinstance(sparsifier, IntrinsicStructure):
+    if isinstance(sparsifier, IntrinsicSparseStructures):
         description["live_units"] = sparsifier.live_units()
     return description
 

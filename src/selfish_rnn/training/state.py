@@ -9,7 +9,7 @@ from typing import Any
 
 
 @dataclass
-class Position:
+class TrainState:
     """How far a run has come. ``row`` is where in the current epoch the next window starts.
 
     ``best`` describes the network of the best epoch, which need not have the weights of the last.

@@ -32,11 +32,11 @@ from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.system import give_back_freed_memory
 from selfish_rnn.training.build import build_model, build_sparsifier
 from selfish_rnn.training.evaluation import evaluate, perplexity
-from selfish_rnn.training.events import EpochReport, Silent, StepReport, Watcher
+from selfish_rnn.training.events import EpochReport, Listener, NullListener, StepReport
 from selfish_rnn.training.metrics import describe, event_scalars, large_weights
 from selfish_rnn.training.optimizers import LearningRate, build_optimizer
 from selfish_rnn.training.random_state import random_state, restore_random_state
-from selfish_rnn.training.state import Clock, Position
+from selfish_rnn.training.state import Clock, TrainState
 from selfish_rnn.training.stop import Interrupted, StopRequest
 from selfish_rnn.training.windows import batched, draw_length, window_at
 
@@ -49,14 +49,14 @@ class Trainer:
     """
 
     def __init__(
-        self, experiment: Experiment, corpus: Corpus, folder: RunFolder, watcher: Watcher | None = None
+        self, experiment: Experiment, corpus: Corpus, folder: RunFolder, listener: Listener | None = None
     ) -> None:
         if experiment.threads is not None:
             torch.set_num_threads(experiment.threads)
         self.experiment = experiment
         self.corpus = corpus
         self.folder = folder
-        self.watcher: Watcher = watcher or Silent()
+        self.listener: Listener = listener or NullListener()
         self.rows = batched(corpus.train, experiment.batch_size).to(experiment.device)
         self.model = build_model(experiment, len(corpus.vocabulary))
         self.sparsifier = build_sparsifier(experiment, self.model, self._planned_rewirings())
@@ -64,9 +64,9 @@ class Trainer:
             pack(self.model)
         self._existing_weights = self.sparsifier.active_weights
         self.optimizer = build_optimizer(experiment.optimizer, self.model.parameters())
-        self.sparsifier.watch(self.optimizer)
+        self.sparsifier.track(self.optimizer)
         self.learning_rate = LearningRate(experiment.optimizer)
-        self.position = Position()
+        self.position = TrainState()
         self._window_lengths = torch.Generator().manual_seed(experiment.seed)
         self._states = self._initial_states()
         self._events = EventLog(folder.events)
@@ -113,7 +113,7 @@ class Trainer:
             position.loss_sum += loss * len(inputs)
             position.seconds = self._clock.seconds
             self._clock.tokens += inputs.numel()
-            self.watcher.stepped(self._step_report())
+            self.listener.on_step(self._step_report())
             due = time.monotonic() - self._last_checkpoint > 60 * experiment.checkpoint_every
             # Not between the last update and the rewiring, which may go by gradients that no checkpoint holds.
             if (due or self._stop.requested) and not self._at_end_of_epoch:
@@ -169,7 +169,7 @@ class Trainer:
         epoch = position.epoch + 1
         valid_loss, network = self._validate(epoch)
         if isinstance(self.optimizer, (SNTASGD, NTASGD)) and self.optimizer.observe(valid_loss):
-            self.watcher.noted(f"averaging starts after epoch {epoch}")
+            self.listener.on_note(f"averaging starts after epoch {epoch}")
         self.learning_rate.validated(epoch, valid_loss)
         give_back_freed_memory()  # of the updates: a rewiring needs blocks of other sizes
         self._rewire()
@@ -183,9 +183,9 @@ class Trainer:
         stalled = experiment.early_stop is not None and epoch - position.best_epoch >= experiment.early_stop
         position.finished = epoch >= experiment.epochs or stalled
         if stalled and epoch < experiment.epochs:
-            self.watcher.noted(f"stopped early: no improvement for {experiment.early_stop} epochs")
+            self.listener.on_note(f"stopped early: no improvement for {experiment.early_stop} epochs")
         if position.finished and not position.settled:
-            self.watcher.noted("no epoch was evaluated at the sparsity asked for: give the run more epochs")
+            self.listener.on_note("no epoch was evaluated at the sparsity asked for: give the run more epochs")
         report = EpochReport(
             epoch=epoch,
             epochs=experiment.epochs,
@@ -194,14 +194,14 @@ class Trainer:
             best=position.settled and position.best_epoch == epoch,
             averaging=averaging,
             learning_rate=learning_rate,
-            rewired=self.sparsifier.rewired if self.sparsifier.method.rewires else 0.0,
-            pruned=self.sparsifier.rewired if self.sparsifier.method.prunes else 0.0,
+            rewired=self.sparsifier.last_rewired_fraction if self.sparsifier.method.rewires else 0.0,
+            pruned=self.sparsifier.last_rewired_fraction if self.sparsifier.method.prunes else 0.0,
             active_weights=network["active_weights"],
             seconds=position.seconds,
             seconds_left=self._seconds_left(),
         )
         self._record(report, network)
-        self.watcher.epoch_ended(report)
+        self.listener.on_epoch(report)
         self.save_checkpoint()
         if self._stop.requested and not position.finished:
             raise Interrupted
@@ -212,14 +212,14 @@ class Trainer:
         It is kept as a model if it is the best.
         """
         position, experiment = self.position, self.experiment
-        with self._averages(), self.sparsifier.evaluated():
+        with self._averages(), self.sparsifier.thresholded():
             loss = evaluate(
                 self.model, self.corpus.valid, batch_size=experiment.valid_batch_size, window=experiment.window
             )
             if not math.isfinite(perplexity(loss)):
                 raise self._diverged(f"the validation loss became {loss:g} after epoch {epoch}")
             network = describe(self.sparsifier)
-            if self.sparsifier.settled and not position.settled:
+            if self.sparsifier.at_target and not position.settled:
                 # Networks that are not yet as sparse as promised do not compete with those that are.
                 position.settled, position.best_valid_loss = True, math.inf
             if loss < position.best_valid_loss:
@@ -232,8 +232,8 @@ class Trainer:
     def _rewire(self) -> None:
         """Rewire at the end of an epoch, if that is when this experiment does; the number of weights is as promised."""
         if self.experiment.rewire_every is None:
-            self.sparsifier.update()
-        count, promised = self.sparsifier.active_weights, self.sparsifier.promised_weights
+            self.sparsifier.rewire()
+        count, promised = self.sparsifier.active_weights, self.sparsifier.target_weights
         if count != promised:
             raise RuntimeError(f"the network has {count} weights after rewiring, its budget is {promised}")
         self._existing_weights = count
@@ -331,7 +331,7 @@ class Trainer:
         """Continue from the last checkpoint that is not damaged."""
         loaded = self.folder.checkpoints.load()
         for name in loaded.damaged:
-            self.watcher.noted(f"checkpoint {name} is damaged; going back to the one before it")
+            self.listener.on_note(f"checkpoint {name} is damaged; going back to the one before it")
         state = loaded.state
         changed = changed_settings(state["experiment"], self.experiment)
         if changed:
@@ -340,7 +340,7 @@ class Trainer:
                 "start a new run with --config"
             )
         if state["threads"] != torch.get_num_threads():
-            self.watcher.noted(
+            self.listener.on_note(
                 f"the run was started with {state['threads']} threads and goes on with {torch.get_num_threads()}: "
                 "results may differ in the last digits"
             )
@@ -349,7 +349,7 @@ class Trainer:
         self._existing_weights = self.sparsifier.active_weights
         load_portable_optimizer(self.optimizer, state["optimizer"], self.model, self._stateful_weights)
         self.learning_rate.load_state_dict(state["learning_rate"])
-        self.position = Position(**state["position"])
+        self.position = TrainState(**state["position"])
         device = self.experiment.device
         self._states = [tuple(tensor.to(device) for tensor in tensors) for tensors in state["states"]]
         self._window_lengths.set_state(state["window_lengths"])

@@ -14,7 +14,7 @@ from selfish_rnn.engine import PackedWeight
 from selfish_rnn.engine.modules.recurrent import dropped_positions
 from selfish_rnn.engine.operators.ordered_neurons import ordered_window
 from selfish_rnn.errors import UserError
-from selfish_rnn.models.regularisers import drop_connect
+from selfish_rnn.models.regularisers import weight_drop
 from selfish_rnn.sparsifier.registry import register_cell
 from selfish_rnn.topology.gates import GateLayout
 
@@ -46,21 +46,21 @@ class OrderedNeuronsCell(nn.Module):
         h' = σ(z_o) ∘ tanh(c')
 
     where the master gates count for every neuron of their chunk. In training entries of R are dropped with
-    probability ``drop_connect``, one draw per window; in evaluation R is multiplied by one minus that.
+    probability ``weight_drop``, one draw per window; in evaluation R is multiplied by one minus that.
     """
 
     packable: ClassVar[bool] = True
     weight_input: nn.Parameter | PackedWeight
     weight_recurrent: nn.Parameter | PackedWeight
 
-    def __init__(self, inputs: int, hidden: int, chunk: int, drop_connect: float = 0.0) -> None:
+    def __init__(self, inputs: int, hidden: int, chunk: int, weight_drop: float = 0.0) -> None:
         super().__init__()
         if hidden % chunk:
             raise UserError(f"chunk must divide the width of every layer, but {chunk} does not divide {hidden}")
         self.inputs = inputs
         self.hidden = hidden
         self.chunk = chunk
-        self.drop_connect = drop_connect
+        self.weight_drop = weight_drop
         rows = 4 * hidden + 2 * (hidden // chunk)
         self.weight_input = nn.Parameter(torch.empty(rows, inputs))
         self.bias_input = nn.Parameter(torch.empty(rows))
@@ -83,7 +83,7 @@ class OrderedNeuronsCell(nn.Module):
                 *ordered_window(inputs, hidden, memory, self.weight_input, packed, values, bias, self.chunk)
             )
         dense = cast(tuple[Tensor, Tensor], (self.weight_input, self.weight_recurrent))
-        recurrent = drop_connect(dense[1], self.drop_connect, self.training, rescale="evaluation")
+        recurrent = weight_drop(dense[1], self.weight_drop, self.training, rescale="evaluation")
         projected = functional.linear(inputs, dense[0], bias)
         return CellOutput(
             *_OrderedNeuronsRecurrence.apply(  # type: ignore[no-untyped-call]
@@ -92,12 +92,12 @@ class OrderedNeuronsCell(nn.Module):
         )
 
     def _dropped(self, weight: PackedWeight) -> Tensor:
-        """:func:`drop_connect` of the values that exist, with the same draw."""
-        if self.drop_connect == 0:
+        """:func:`weight_drop` of the values that exist, with the same draw."""
+        if self.weight_drop == 0:
             return weight.values
         if self.training:
-            return weight.values * dropped_positions(weight, self.drop_connect, rescaled=False)
-        return weight.values * (1 - self.drop_connect)
+            return weight.values * dropped_positions(weight, self.weight_drop, rescaled=False)
+        return weight.values * (1 - self.weight_drop)
 
 
 class _OrderedNeuronsRecurrence(torch.autograd.Function):
