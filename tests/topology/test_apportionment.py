@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from selfish_rnn.topology.apportionment import apportion
 
 places = st.tuples(st.one_of(st.just(0.0), st.floats(1e-6, 1e6)), st.integers(1, 50))

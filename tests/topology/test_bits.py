@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 from hypothesis import given
+from selfish_rnn.topology.bits import pack_bits, unpack_bits
 from topology_cases import topologies
 
 from selfish_rnn.topology import Topology
-from selfish_rnn.topology.bits import pack_bits, unpack_bits
 
 
 @given(topologies())

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from selfish_rnn.engine import PackedWeight, operators
-from selfish_rnn.topology.topology import sample
+from selfish_rnn.topology.sampling import sample
 
 PRODUCTS = ("forward", "input gradient", "weight gradient", "both gradients")
 

@@ -191,23 +191,15 @@ def _preset_and_assignments(words: list[str] | None) -> tuple[str, list[str]]:
 @app.command()
 def methods() -> None:
     """Print the method table: what each method is composed of."""
-    from selfish_rnn.topology import METHODS
+    from selfish_rnn.experiment.methods import CONFIGURED_METHODS
 
+    rows = [method.row() for method in CONFIGURED_METHODS.values()]
+    headings = [heading for heading in rows[0] if heading != "reference"]
     table = Table(box=None, padding=(0, 2, 0, 0))
-    parts = ("allocation", "removal", "pool", "growth", "redistribution")
-    for heading in ("method", *parts, "sparse backward", "own optimizer"):
+    for heading in headings:
         table.add_column(heading, overflow="fold")
-    for method in METHODS.values():
-        removal = (method.removal, method.pool) if method.removal else ("none", "")
-        growth = (method.growth, method.redistribution) if method.rewires else ("none", "none")
-        table.add_row(
-            method.name,
-            method.allocation,
-            *removal,
-            *growth,
-            "yes" if method.sparse_backward else "no",
-            "yes" if method.own_optimizer else "no",
-        )
+    for row in rows:
+        table.add_row(*(row[heading] for heading in headings))
     console.print(table)
     console.print(
         "\nallocation: how the weights are divided over the matrices at the start; pool: among which weights the "

@@ -13,8 +13,6 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
 from selfish_rnn.experiment.settings import Experiment
-from selfish_rnn.topology import METHODS
-from selfish_rnn.topology.methods import known_parts
 from selfish_rnn.training.evaluation import perplexity
 from selfish_rnn.training.events import EpochReport, StepReport
 
@@ -134,10 +132,8 @@ def show_start(console: Console, experiment: Experiment, watched: Any, folder: P
 
 def _method_text(experiment: Experiment) -> str:
     """The name of the method, and which of its parts were replaced."""
-    own = METHODS[experiment.method.name]
-    given = experiment.method.build()
-    parts = [part for part in known_parts() if getattr(given, part) != getattr(own, part)]
-    replaced = [f"{part}={getattr(given, part)}" for part in parts]
+    own, given = experiment.method.configured.method, experiment.method.build().part_names()
+    replaced = [f"{part}={given[part]}" for part, name in own.part_names().items() if given[part] != name]
     return f"{own.name} with {', '.join(replaced)}" if replaced else own.name
 
 

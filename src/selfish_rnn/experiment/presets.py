@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from selfish_rnn.errors import UserError
-from selfish_rnn.experiment.settings import OPTIMIZERS, Experiment, explain, model_settings, nearest
+from selfish_rnn.errors import UserError, unknown
+from selfish_rnn.experiment.settings import OPTIMIZERS, Experiment, explain, model_settings
 from selfish_rnn.models import MODELS
 
 NAMED_SECTIONS = ("model", "method", "optimizer")
@@ -31,7 +31,7 @@ def read_preset(name: str) -> tuple[Settings, str]:
         known = preset_names()
         if name in Experiment.model_fields:
             raise UserError(f"{name!r} is a setting, not a preset: write {name}=VALUE")
-        raise UserError(f"unknown preset {name!r}{nearest(name, known)}; known are {', '.join(known)}")
+        raise UserError(unknown("preset", name, known))
     settings = yaml.safe_load((_folder() / f"{name}.yaml").read_text())
     return settings, settings.pop("about")
 

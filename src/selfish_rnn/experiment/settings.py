@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import typing
 from collections.abc import Callable
@@ -22,9 +21,11 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from selfish_rnn.errors import nearest, unknown
+from selfish_rnn.experiment.methods import CONFIGURED_METHODS, ConfiguredMethod
 from selfish_rnn.models import MODELS, LanguageModel
-from selfish_rnn.topology import METHODS, SCHEDULES, Method
-from selfish_rnn.topology.methods import known_parts
+from selfish_rnn.topology import SCHEDULES, SELFISH, Method
+from selfish_rnn.topology.methods import OPTIONAL_PARTS, part_names
 
 
 class Section(BaseModel):
@@ -42,28 +43,17 @@ def part(kind: str) -> BeforeValidator:
     """A part of a method, out of the tables of parts as they are when it is given; ``none`` where there can be none."""
 
     def check(value: Any) -> Any:
-        names = known_parts()[kind]
-        if value == "none" and None in names:
+        if value == "none" and kind in OPTIONAL_PARTS:
             return None
-        return _known_name(kind, value, [name for name in names if name is not None])
+        return _known_name(kind, value, part_names(kind))
 
     return BeforeValidator(check)
 
 
 def _known_name(kind: str, value: Any, names: typing.Collection[str]) -> Any:
     if value is not None and not (isinstance(value, str) and value in names):
-        raise ValueError(_unknown(kind, value, names))
+        raise ValueError(unknown(kind, value, names))
     return value
-
-
-def nearest(word: str, names: typing.Collection[str]) -> str:
-    """`` (did you mean 'x'?)`` for the name nearest to a word, or nothing if none is near."""
-    matches = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    return f" (did you mean {matches[0]!r}?)" if matches else ""
-
-
-def _unknown(kind: str, name: object, names: typing.Collection[str]) -> str:
-    return f"unknown {kind} {name!r}{nearest(str(name), names)}; known are {', '.join(names)}"
 
 
 INNER_KEYS = {"lr": "optimizer", "nonmono": "optimizer", "hidden": "model", "embedding": "model", "layers": "model"}
@@ -124,12 +114,13 @@ def _name_alone(value: Any) -> Any:
 class MethodSettings(Section):
     """A method of the method table; parts that are given replace its own."""
 
-    name: Annotated[str, one_of("method", METHODS)] = "selfish"
+    name: Annotated[str, one_of("method", CONFIGURED_METHODS)] = SELFISH.name
     allocation: Annotated[str, part("allocation")]
     removal: Annotated[str | None, part("removal")]
     pool: Annotated[str, part("pool")]
     redistribution: Annotated[str, part("redistribution")]
     growth: Annotated[str | None, part("growth")]
+    pruning: Annotated[str | None, part("pruning")]
     strength: float = Field(7e-5, gt=0, description="weight of the group lasso, for iss")
 
     @model_validator(mode="before")
@@ -138,16 +129,27 @@ class MethodSettings(Section):
         given = _name_alone(value)
         if not isinstance(given, dict):
             return given
-        method = METHODS.get(str(given.get("name")), METHODS["selfish"])
-        return {"name": method.name, **{name: getattr(method, name) for name in known_parts()}, **given}
+        configured = CONFIGURED_METHODS.get(str(given.get("name")))
+        method = SELFISH if configured is None else configured.method
+        return {"name": method.name, **method.part_names(), **given}
 
     @model_validator(mode="after")
     def _goes_together(self) -> MethodSettings:
         self.build()
         return self
 
+    @property
+    def configured(self) -> ConfiguredMethod:
+        """What the name stands for."""
+        return CONFIGURED_METHODS[self.name]
+
     def build(self) -> Method:
-        return METHODS[self.name].replace(**self.model_dump(exclude={"strength"}))
+        """The method with the parts that are given."""
+        method, given = self.configured.method, self.model_dump()
+        replaced = {kind: given[kind] for kind, name in method.part_names().items() if given[kind] != name}
+        if replaced and not self.configured.has_parts:
+            raise ValueError(f"method {self.name} is no composition of parts: leave out {', '.join(replaced)}")
+        return method.replace(**replaced)
 
 
 class LearningRateDrop(Section):
@@ -234,7 +236,7 @@ def _named_section(kind: str, settings: Callable[[str], type[Section]], names: t
         if not isinstance(value, dict) or "name" not in value:
             raise ValueError(f"needs the name of the {kind}: one of {', '.join(names)}")
         if not isinstance(value["name"], str) or value["name"] not in names:
-            raise ValueError(_unknown(kind, value["name"], names))
+            raise ValueError(unknown(kind, value["name"], names))
         model = settings(value["name"])
         try:
             return model.model_validate(value)

@@ -11,11 +11,10 @@ import torch
 from selfish_rnn.corpora import KNOWN_CORPORA, Corpus, Vocabulary, load_corpus, truncated
 from selfish_rnn.experiment.presets import build_experiment, read_config, to_yaml
 from selfish_rnn.experiment.settings import Experiment
-from selfish_rnn.experiment.small_dense import small_dense
+from selfish_rnn.experiment.small_dense import resolve_model
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.runs.outcome import load_best, summarise
-from selfish_rnn.topology import SMALL_DENSE
 from selfish_rnn.training.build import check_before_training
 from selfish_rnn.training.engine_choice import choose_engine
 from selfish_rnn.training.events import Listener
@@ -40,8 +39,7 @@ class Run:
     def start(cls, experiment: Experiment, path: Path) -> Run:
         """A new run; corpus and model are looked at first, so that bad ones leave no folder behind."""
         corpus = experiment_corpus(experiment)
-        if experiment.method.name == SMALL_DENSE.name:
-            experiment = small_dense(experiment, len(corpus.vocabulary))
+        experiment = resolve_model(experiment, len(corpus.vocabulary))
         check_before_training(experiment, corpus)
         choice = choose_engine(experiment, len(corpus.vocabulary))
         # A resumed run goes on with the engine that was chosen.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -27,7 +28,6 @@ from selfish_rnn.runs.saved_weights import (
     portable_optimizer,
     portable_weights,
 )
-from selfish_rnn.sparsifier import Sparsifier
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.system import give_back_freed_memory
 from selfish_rnn.training.build import build_model, build_sparsifier
@@ -239,8 +239,8 @@ class Trainer:
         self._existing_weights = count
 
     @property
-    def _sparse_weights(self) -> list[SparseWeight]:
-        return self.sparsifier.weights if isinstance(self.sparsifier, Sparsifier) else []
+    def _sparse_weights(self) -> Sequence[SparseWeight]:
+        return self.sparsifier.sparse_weights
 
     @property
     def sparse_parameters(self) -> int:
@@ -248,7 +248,7 @@ class Trainer:
         return sum(weight.parameter.numel() for weight in self.sparsifier.weights)
 
     @property
-    def _stateful_weights(self) -> list[SparseWeight]:
+    def _stateful_weights(self) -> Sequence[SparseWeight]:
         """Those of which the optimizer remembers nothing that matters where no weight exists."""
         return [] if self.sparsifier.method.signal == "momentum" else self._sparse_weights
 
