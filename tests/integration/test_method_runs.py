@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from selfish_rnn import METHODS
+from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS
 from selfish_rnn.runs.checkpoints import load_tensors
 from selfish_rnn.runs.run import Run
 from selfish_rnn.training.stop import Interrupted
@@ -20,7 +20,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "momentum-sgd": {"name": "momentum-sgd", "lr": 0.5},
     "sgd": {"name": "sgd", "lr": 2.0},
 }
-PAIRS = [(method, optimizer) for method in METHODS if method != "small-dense" for optimizer in OPTIMIZERS]
+PAIRS = [(method, optimizer) for method in CONFIGURED_METHODS if method != "small-dense" for optimizer in OPTIMIZERS]
 
 
 def run_in_parts(texts: Path, run: Path, stop_at: int, **changes: Any) -> None:

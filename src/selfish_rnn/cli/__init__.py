@@ -191,7 +191,7 @@ def _preset_and_assignments(words: list[str] | None) -> tuple[str, list[str]]:
 @app.command()
 def methods() -> None:
     """Print the method table: what each method is composed of."""
-    from selfish_rnn.experiment.methods import CONFIGURED_METHODS
+    from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS
 
     rows = [method.row() for method in CONFIGURED_METHODS.values()]
     headings = [heading for heading in rows[0] if heading != "reference"]

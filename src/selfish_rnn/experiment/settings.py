@@ -22,10 +22,10 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from selfish_rnn.errors import nearest, unknown
-from selfish_rnn.experiment.methods import CONFIGURED_METHODS, ConfiguredMethod
+from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS, ConfiguredMethod
 from selfish_rnn.models import MODELS, LanguageModel
 from selfish_rnn.topology import SCHEDULES, SELFISH, Method
-from selfish_rnn.topology.methods import OPTIONAL_PARTS, part_names
+from selfish_rnn.topology.methods import OPTIONAL_PARTS, registered_names
 
 
 class Section(BaseModel):
@@ -45,7 +45,7 @@ def part(kind: str) -> BeforeValidator:
     def check(value: Any) -> Any:
         if value == "none" and kind in OPTIONAL_PARTS:
             return None
-        return _known_name(kind, value, part_names(kind))
+        return _known_name(kind, value, registered_names(kind))
 
     return BeforeValidator(check)
 

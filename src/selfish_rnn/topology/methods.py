@@ -71,7 +71,7 @@ def register(part: AnyPart) -> AnyPart:
     raise TypeError(f"a part is an Allocation, Removal, Redistribution, Growth, Pruning or Schedule, not {part!r}")
 
 
-def part_names(kind: str) -> list[str]:
+def registered_names(kind: str) -> list[str]:
     """The names of all parts of a kind, also of those that were registered."""
     return list(_TABLES[kind][1])
 
@@ -120,6 +120,10 @@ class Method:
 
     def _check(self) -> None:
         """Refuse parts that do not go together, rather than silently not use one."""
+        if self.pruning and not self.prunes:
+            raise ValueError(
+                f"pruning {self.pruning.name} lets weights go for good: growth must be none, and not removal"
+            )
         if self.removal is None:
             return
         if self.prunes and not (
@@ -130,8 +134,6 @@ class Method:
                 f"without growth it only prunes: allocation must be dense, removal one of {able}, pool matrix and "
                 f"pruning one of {', '.join(PRUNINGS)}"
             )
-        if self.rewires and self.pruning:
-            raise ValueError(f"pruning {self.pruning.name} is for weights that go for good: growth must be none")
         if self.pool not in self.removal.pools:
             pools = " or ".join(self.removal.pools)
             raise ValueError(f"removal {self.removal.name} does not work on each {self.pool}: pool must be {pools}")
@@ -197,9 +199,9 @@ class Method:
 def register_method(method: Method) -> Method:
     """Put a method of your own into the method table, and parts of its own into theirs, by their names."""
     METHODS[method.name] = method
-    for kind in METHOD_PARTS:
-        part = getattr(method, kind)
-        _TABLES[kind][1].setdefault(getattr(part, "name", part), part)
+    for kind, name in method.part_names().items():
+        if name is not None:
+            _TABLES[kind][1].setdefault(name, getattr(method, kind))
     return method
 
 
