@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from selfish_rnn.errors import UserError
@@ -11,6 +13,7 @@ from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.experiment.small_dense import resolve_model
 from selfish_rnn.topology import METHODS, SELFISH, Growth, register_method
 from selfish_rnn.topology.growth import at_random
+from selfish_rnn.topology.methods import METHOD_PARTS, registered_names
 
 pytestmark = pytest.mark.usefixtures("tables_as_before")
 
@@ -64,3 +67,9 @@ def test_only_small_dense_has_another_model() -> None:
         experiment = Experiment(model={"name": "stacked-lstm", "hidden": 40, "embedding": 40}, method=name)
         resolved = resolve_model(experiment, vocabulary=50)
         assert (resolved == experiment) == (name != "small-dense")
+
+
+def test_the_documentation_names_every_method_and_part() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
+    names = [*CONFIGURED_METHODS, *(name for kind in METHOD_PARTS for name in registered_names(kind))]
+    assert [name for name in names if f"`{name}`" not in text] == []

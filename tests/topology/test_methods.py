@@ -20,7 +20,7 @@ from selfish_rnn.topology import (
     register,
     register_method,
 )
-from selfish_rnn.topology.growth import GRADIENT, at_random, by_score
+from selfish_rnn.topology.growth import at_random, by_score
 from selfish_rnn.topology.removal import by_magnitude
 
 pytestmark = pytest.mark.usefixtures("tables_as_before")
@@ -75,7 +75,7 @@ def test_replace_makes_a_new_method_and_leaves_the_old_one() -> None:
 
 
 def test_a_part_is_given_as_an_object_or_by_name() -> None:
-    assert SELFISH.replace(growth="gradient") == SELFISH.replace(growth=GRADIENT)
+    assert SELFISH.replace(growth="gradient") == SELFISH.replace(growth=GROWTHS["gradient"])
     assert Method(name="mine", reference="me", allocation="er").allocation.name == "er"  # type: ignore[arg-type]
     mine = Growth("mine", at_random, random=True)
     assert SELFISH.replace(growth=mine).growth is mine

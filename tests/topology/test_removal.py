@@ -11,7 +11,6 @@ from topology_cases import golden_cases, rates, seeded, seeds, topologies, weigh
 
 from selfish_rnn.topology import REMOVALS, GateLayout, Removal, Topology
 from selfish_rnn.topology.removal import (
-    MAGNITUDE,
     POOLS,
     Pool,
     by_magnitude,
@@ -22,6 +21,7 @@ from selfish_rnn.topology.removal import (
     sparing_rates,
 )
 
+MAGNITUDE = REMOVALS["magnitude"]
 ANY_POOL = [part for part in REMOVALS.values() if part.pools == POOLS]
 
 some_values = st.builds(

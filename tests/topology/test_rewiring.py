@@ -18,6 +18,7 @@ from selfish_rnn.topology import (
     DSR,
     GMP,
     REDISTRIBUTIONS,
+    REMOVALS,
     SELFISH,
     SET,
     STATIC,
@@ -31,13 +32,14 @@ from selfish_rnn.topology import (
     rewire,
 )
 from selfish_rnn.topology.growth import by_score
-from selfish_rnn.topology.removal import MAGNITUDE, POOLS, SIGNED, by_magnitude
+from selfish_rnn.topology.removal import POOLS, by_magnitude
 
 
 def by_soft_magnitude(values: Tensor, rate: float, generator: torch.Generator) -> Tensor:
     return by_magnitude(values / torch.empty_like(values).exponential_(generator=generator), rate)
 
 
+MAGNITUDE, SIGNED = REMOVALS["magnitude"], REMOVALS["signed"]
 SOFT = Removal("soft-magnitude", by_soft_magnitude, random=True)
 METHODS = [
     SELFISH.replace(

@@ -22,15 +22,7 @@ from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight
 from selfish_rnn.topology import METHODS, Method, Rewiring, Schedule, Topology, prune, rewire
 from selfish_rnn.topology.methods import find_part
 
-STATE_KEYS = (
-    "rewirings_done",
-    "steps_done",
-    "last_rewired_fraction",
-    "parts",
-    "generator",
-    "shapes",
-    "masks",
-)
+STATE_KEYS = ("rewirings_done", "steps_done", "last_rewired_fraction", "parts", "generator", "shapes", "masks")
 
 
 class Sparsifier(SparseTraining):

@@ -108,9 +108,12 @@ def apportion(total: int, shares: Sequence[float], capacities: Sequence[int], mi
     return counts
 
 
-UNIFORM = Allocation("uniform", uniform)
-ERDOS_RENYI = Allocation("er", erdos_renyi)
-ERDOS_RENYI_KERNEL = Allocation("erk", erdos_renyi_kernel)
-ALL_WEIGHTS = Allocation("dense", dense, dense=True)
-
-ALLOCATIONS = {part.name: part for part in (UNIFORM, ERDOS_RENYI, ERDOS_RENYI_KERNEL, ALL_WEIGHTS)}
+ALLOCATIONS = {
+    part.name: part
+    for part in (
+        Allocation("uniform", uniform),
+        Allocation("er", erdos_renyi),
+        Allocation("erk", erdos_renyi_kernel),
+        Allocation("dense", dense, dense=True),
+    )
+}

@@ -60,9 +60,12 @@ def by_score(topology: Topology, quotas: Sequence[Quota], score: Tensor) -> Tens
     return torch.cat(grown).sort().values
 
 
-RANDOM = Growth("random", at_random, random=True)
-RANDOM_ELSEWHERE = Growth("random-elsewhere", at_random, random=True, elsewhere=True)
-GRADIENT = Growth("gradient", by_score, signal="gradient")
-MOMENTUM = Growth("momentum", by_score, signal="momentum")
-
-GROWTHS = {part.name: part for part in (RANDOM, RANDOM_ELSEWHERE, GRADIENT, MOMENTUM)}
+GROWTHS = {
+    part.name: part
+    for part in (
+        Growth("random", at_random, random=True),
+        Growth("random-elsewhere", at_random, random=True, elsewhere=True),
+        Growth("gradient", by_score, signal="gradient"),
+        Growth("momentum", by_score, signal="momentum"),
+    )
+}

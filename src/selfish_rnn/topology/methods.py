@@ -8,36 +8,11 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from selfish_rnn.errors import unknown
-from selfish_rnn.topology.allocation import (
-    ALL_WEIGHTS,
-    ALLOCATIONS,
-    ERDOS_RENYI,
-    ERDOS_RENYI_KERNEL,
-    UNIFORM,
-    Allocation,
-    Shape,
-)
-from selfish_rnn.topology.growth import GRADIENT, GROWTHS, MOMENTUM, RANDOM, RANDOM_ELSEWHERE, Growth
-from selfish_rnn.topology.redistribution import (
-    EQUAL_GATES,
-    LAYERS_BY_MOMENTUM,
-    LAYERS_BY_SURVIVORS,
-    REDISTRIBUTIONS,
-    SAME_GATE,
-    SAME_MATRIX,
-    Redistribution,
-)
-from selfish_rnn.topology.removal import (
-    MAGNITUDE,
-    MAGNITUDE_SPARING_DENSE,
-    POOLS,
-    REMOVALS,
-    THRESHOLD,
-    Pool,
-    Removal,
-    Signal,
-)
-from selfish_rnn.topology.schedules import GRADUAL, PRUNINGS, SCHEDULES, Pruning, Schedule
+from selfish_rnn.topology.allocation import ALLOCATIONS, Allocation, Shape
+from selfish_rnn.topology.growth import GROWTHS, Growth
+from selfish_rnn.topology.redistribution import REDISTRIBUTIONS, Redistribution
+from selfish_rnn.topology.removal import POOLS, REMOVALS, Pool, Removal, Signal
+from selfish_rnn.topology.schedules import PRUNINGS, SCHEDULES, Pruning, Schedule
 
 Part = Allocation | Removal | Redistribution | Growth | Pruning | Schedule
 AnyPart = TypeVar("AnyPart", bound=Part)
@@ -65,7 +40,7 @@ def register(part: AnyPart) -> AnyPart:
     True
     """
     for kind, table in _TABLES.values():
-        if type(part) is kind:
+        if isinstance(part, kind) and kind is not str:
             table[part.name] = part
             return part
     raise TypeError(f"a part is an Allocation, Removal, Redistribution, Growth, Pruning or Schedule, not {part!r}")
@@ -102,11 +77,11 @@ class Method:
 
     name: str
     reference: str
-    allocation: Allocation = UNIFORM
+    allocation: Allocation = ALLOCATIONS["uniform"]
     removal: Removal | None = None
     pool: Pool = "matrix"
-    redistribution: Redistribution = SAME_MATRIX
-    growth: Growth | None = RANDOM
+    redistribution: Redistribution = REDISTRIBUTIONS["matrix"]
+    growth: Growth | None = GROWTHS["random"]
     pruning: Pruning | None = None
     own_optimizer: bool = False
 
@@ -205,64 +180,59 @@ def register_method(method: Method) -> Method:
     return method
 
 
-SELFISH = Method(
-    name="selfish",
-    reference="Liu, Mocanu, Pei, Pechenizkiy: Selfish Sparse RNN Training, ICML 2021",
-    removal=MAGNITUDE,
-    redistribution=EQUAL_GATES,
-    own_optimizer=True,
-)
-SET = Method(
-    name="set",
-    reference="Mocanu et al.: Scalable training of artificial neural networks with adaptive sparse connectivity, "
-    "Nature Communications 2018; per gate as in Liu et al. 2019",
-    allocation=ERDOS_RENYI,
-    removal=MAGNITUDE,
-    pool="gate",
-    redistribution=SAME_GATE,
-)
-DSR = Method(
-    name="dsr",
-    reference="Mostafa, Wang: Parameter efficient training of deep convolutional neural networks by dynamic sparse "
-    "reparameterization, ICML 2019",
-    removal=THRESHOLD,
-    pool="network",
-    redistribution=LAYERS_BY_SURVIVORS,
-    growth=RANDOM_ELSEWHERE,
-)
-SNFS = Method(
-    name="snfs",
-    reference="Dettmers, Zettlemoyer: Sparse networks from scratch, 2019",
-    removal=MAGNITUDE_SPARING_DENSE,
-    redistribution=LAYERS_BY_MOMENTUM,
-    growth=MOMENTUM,
-)
-RIGL = Method(
-    name="rigl",
-    reference="Evci, Gale, Menick, Castro, Elsen: Rigging the lottery, ICML 2020",
-    allocation=ERDOS_RENYI_KERNEL,
-    removal=MAGNITUDE,
-    growth=GRADIENT,
-)
-GMP = Method(
-    name="gmp",
-    reference="Zhu, Gupta: To prune, or not to prune, 2017",
-    allocation=ALL_WEIGHTS,
-    removal=MAGNITUDE,
-    growth=None,
-    pruning=GRADUAL,
-)
 STATIC = Method(
     name="static",
     reference="Mocanu et al.: A topological insight into restricted Boltzmann machines, Machine Learning 2016",
 )
-STATIC_ER = STATIC.replace(name="static-er", allocation=ERDOS_RENYI)
-DENSE = Method(
-    name="dense",
-    reference="the network itself",
-    allocation=ALL_WEIGHTS,
+STATIC_ER = STATIC.replace(name="static-er", allocation="er")
+DENSE = STATIC.replace(name="dense", reference="the network itself", allocation="dense")
+SELFISH = STATIC.replace(
+    name="selfish",
+    reference="Liu, Mocanu, Pei, Pechenizkiy: Selfish Sparse RNN Training, ICML 2021",
+    removal="magnitude",
+    redistribution="gates-equal",
+    own_optimizer=True,
 )
-METHODS: dict[str, Method] = {
-    method.name: method for method in (SELFISH, SET, DSR, SNFS, RIGL, GMP, STATIC, STATIC_ER, DENSE)
-}
+SET = STATIC.replace(
+    name="set",
+    reference="Mocanu et al.: Scalable training of artificial neural networks with adaptive sparse connectivity, "
+    "Nature Communications 2018; per gate as in Liu et al. 2019",
+    allocation="er",
+    removal="magnitude",
+    pool="gate",
+    redistribution="gate",
+)
+DSR = STATIC.replace(
+    name="dsr",
+    reference="Mostafa, Wang: Parameter efficient training of deep convolutional neural networks by dynamic sparse "
+    "reparameterization, ICML 2019",
+    removal="threshold",
+    pool="network",
+    redistribution="layers-by-survivors",
+    growth="random-elsewhere",
+)
+SNFS = STATIC.replace(
+    name="snfs",
+    reference="Dettmers, Zettlemoyer: Sparse networks from scratch, 2019",
+    removal="magnitude-sparing-dense",
+    redistribution="layers-by-momentum",
+    growth="momentum",
+)
+RIGL = STATIC.replace(
+    name="rigl",
+    reference="Evci, Gale, Menick, Castro, Elsen: Rigging the lottery, ICML 2020",
+    allocation="erk",
+    removal="magnitude",
+    growth="gradient",
+)
+GMP = STATIC.replace(
+    name="gmp",
+    reference="Zhu, Gupta: To prune, or not to prune, 2017",
+    allocation="dense",
+    removal="magnitude",
+    growth=None,
+    pruning="gradual",
+)
+
+METHODS = {method.name: method for method in (SELFISH, SET, DSR, SNFS, RIGL, GMP, STATIC, STATIC_ER, DENSE)}
 """The method table."""

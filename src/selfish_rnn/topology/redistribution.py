@@ -151,23 +151,15 @@ def _over_layers(network: Sequence[MatrixCounts], shares: Sequence[float], fill:
     return apportion(total, shares, capacities if sum(capacities) >= total else rooms)
 
 
-SAME_MATRIX = Redistribution("matrix", same_matrix)
-SAME_GATE = Redistribution("gate", same_gate)
-EQUAL_GATES = Redistribution("gates-equal", equal_gates)
-GATES_BY_MAGNITUDE = Redistribution("gates-by-magnitude", gates_by_magnitude)
-GATES_BY_GRADIENT = Redistribution("gates-by-gradient", gates_by_gradient)
-LAYERS_BY_SURVIVORS = Redistribution("layers-by-survivors", counts=layers_by_survivors)
-LAYERS_BY_MOMENTUM = Redistribution("layers-by-momentum", counts=layers_by_momentum, signal="momentum")
-
 REDISTRIBUTIONS = {
     part.name: part
     for part in (
-        SAME_MATRIX,
-        SAME_GATE,
-        EQUAL_GATES,
-        GATES_BY_MAGNITUDE,
-        GATES_BY_GRADIENT,
-        LAYERS_BY_SURVIVORS,
-        LAYERS_BY_MOMENTUM,
+        Redistribution("matrix", same_matrix),
+        Redistribution("gate", same_gate),
+        Redistribution("gates-equal", equal_gates),
+        Redistribution("gates-by-magnitude", gates_by_magnitude),
+        Redistribution("gates-by-gradient", gates_by_gradient),
+        Redistribution("layers-by-survivors", counts=layers_by_survivors),
+        Redistribution("layers-by-momentum", counts=layers_by_momentum, signal="momentum"),
     )
 }

@@ -155,11 +155,12 @@ def _one_stays(removed: Tensor, weights: Tensor) -> Tensor:
     return removed
 
 
-MAGNITUDE = Removal("magnitude", by_magnitude)
-SIGNED = Removal("signed", signed)
-THRESHOLD = Removal("threshold", below, pools=("network",), state=1e-3, adapt=halved_or_doubled, elementwise=True)
-MAGNITUDE_SPARING_DENSE = Removal(
-    "magnitude-sparing-dense", by_magnitude, pools=("matrix",), rates=sparing_rates, signal="momentum"
-)
-
-REMOVALS = {part.name: part for part in (MAGNITUDE, SIGNED, THRESHOLD, MAGNITUDE_SPARING_DENSE)}
+REMOVALS = {
+    part.name: part
+    for part in (
+        Removal("magnitude", by_magnitude),
+        Removal("signed", signed),
+        Removal("threshold", below, ("network",), state=1e-3, adapt=halved_or_doubled, elementwise=True),
+        Removal("magnitude-sparing-dense", by_magnitude, ("matrix",), rates=sparing_rates, signal="momentum"),
+    )
+}

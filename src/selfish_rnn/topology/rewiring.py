@@ -106,15 +106,15 @@ class _Removing:
         """Marks of the weights of one matrix that go."""
         return remove(self.part, matrix.topology, matrix.values, self.method.pool, rate, **self._needs(index))
 
-    def network(self, network: Network, rates: Sequence[float]) -> list[Tensor]:
+    def network(self, network: Network, rates: Sequence[float], rate: float) -> list[Tensor]:
         """Marks of the weights of all matrices that go, with one look at all of them; brings the state up to date."""
         if self.method.pool == "network" and not self.part.elementwise:
-            removed = remove_over_network(self.part, [each().values for each in network], rates[0], **self._needs(0))
+            removed = remove_over_network(self.part, [each().values for each in network], rate, **self._needs(0))
         else:
             removed = [self.matrix(index, each(), rates[index]) for index, each in enumerate(network)]
         if self.part.adapt is not None:
             count, existing = sum(int(marks.sum()) for marks in removed), sum(map(len, removed))
-            self._state["removal"] = self.part.adapt(self._state["removal"], rates[0], count, existing)
+            self._state["removal"] = self.part.adapt(self._state["removal"], rate, count, existing)
         return removed
 
     def _needs(self, index: int) -> dict[str, Any]:
@@ -145,7 +145,7 @@ class _Plan:
             densities = [matrix().topology.density for matrix in network]
             self._rates = removal.rates(densities, [score or 0.0 for score in scores], rate)
         if removing.method.pool == "network" or removal.state is not None:
-            self._removed = removing.network(network, self._rates)
+            self._removed = removing.network(network, self._rates, rate)
         if self.redistribution.counts is not None:
             layers = [self._layer(index, score) for index, score in enumerate(scores)]
             clear = [replace(layer, room=layer.room - layer.freed) for layer in layers]

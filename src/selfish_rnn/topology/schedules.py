@@ -68,10 +68,8 @@ def gradual_sparsity(progress: float, final: float, start: float = 0.3, end: flo
     return final * (1 - (1 - position) ** 3)
 
 
-COSINE = Schedule("cosine", cosine)
-LINEAR = Schedule("linear", linear)
-CONSTANT = Schedule("constant", constant, decays=False)
-GRADUAL = Pruning("gradual", gradual_sparsity)
-
-SCHEDULES = {part.name: part for part in (COSINE, LINEAR, CONSTANT)}
-PRUNINGS = {part.name: part for part in (GRADUAL,)}
+SCHEDULES = {
+    part.name: part
+    for part in (Schedule("cosine", cosine), Schedule("linear", linear), Schedule("constant", constant, decays=False))
+}
+PRUNINGS = {part.name: part for part in (Pruning("gradual", gradual_sparsity),)}
