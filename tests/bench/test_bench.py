@@ -74,7 +74,12 @@ def test_everything_is_measured_and_written(
     products = ("forward", "input gradient", "weight gradient", "both gradients")
     assert names == {f"{product}, {n} columns" for product in products for n in (12, 3)}
     said = capsys.readouterr().out
-    for part in ("sparsity 0.9: baseline: dense torch", "1/(1-S)", "torch CSR (products only)", "MiB"):
+    for part in (
+        "training step, lstm 20, sparsity 0.9: dense torch (baseline) ",
+        "1/(1-S)",
+        "torch CSR (products only)",
+        "MiB",
+    ):
         assert part in said
     assert (tmp_path / "new" / "folder" / "bench.png").read_bytes().startswith(b"\x89PNG")
 
@@ -158,3 +163,8 @@ def test_bad_options_are_one_clear_line(
     said = capsys.readouterr().err
     assert len(said.splitlines()) == 1
     assert message in said
+
+
+def test_an_unknown_flag_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    assert bench(monkeypatch, "--speed", "3") == 2
+    assert "No such option: --speed" in capsys.readouterr().err

@@ -6,10 +6,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from selfish_rnn.bench.options import ENGINES, MEASURED, NETWORKS, BenchOptions, flag, read
+from selfish_rnn.bench.options import ENGINES, MEASURED, NETWORKS, BenchOptions, Kind, Network, Optimizer, flag, read
+from selfish_rnn.bench.report import LABELS
+from selfish_rnn.bench.workloads import OPTIMIZERS
 from selfish_rnn.errors import UserError
 
 FLAGS = [
@@ -68,8 +71,11 @@ def test_an_unknown_option_is_refused():
         read({"speed": 1})
 
 
-def test_every_kind_measures_known_engines_and_dense():
-    assert list(MEASURED) == list(BenchOptions.model_fields["what"].default)
+def test_the_tables_have_every_name():
+    assert list(NETWORKS) == list(get_args(Network))
+    assert list(OPTIMIZERS) == list(get_args(Optimizer))
+    assert list(LABELS) == list(ENGINES)
+    assert list(MEASURED) == list(get_args(Kind))
     for engines in MEASURED.values():
         assert "dense" in engines
         assert set(engines) <= set(ENGINES)

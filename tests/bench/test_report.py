@@ -45,8 +45,8 @@ def test_the_table_names_the_baseline():
     show(Console(file=file, width=200), rows(), read({"hidden": "20"}))
     said = file.getvalue()
     assert "batch-1 inference: time of dense torch without oneDNN, and how many times as fast the others are" in said
-    heading = next(line for line in said.splitlines() if "baseline: dense torch without oneDNN" in line)
-    assert re.split(r"  +", heading.strip())[2:] == ["baseline: dense torch without oneDNN", "dense torch", "packed"]
+    heading = next(line for line in said.splitlines() if "dense torch without oneDNN (baseline)" in line)
+    assert re.split(r"  +", heading.strip())[2:] == ["dense torch without oneDNN (baseline)", "dense torch", "packed"]
     assert "0.20 (0.20 to 0.20)" in said, "dense torch with oneDNN, over the baseline"
 
 
@@ -82,8 +82,8 @@ def test_nothing_in_the_figure_is_cut_or_touches(tmp_path: Path):
 def test_the_legend_names_the_baseline(tmp_path: Path):
     figure = figure_of(saved(tmp_path / "bench.json"))
     legends = {axes.get_title(): [text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes}
-    assert "baseline: dense torch" in legends["lstm 20: training step"]
-    assert "baseline: dense torch without oneDNN" in legends["lstm 20: batch-1 inference"]
+    assert "dense torch (baseline)" in legends["lstm 20: training step"]
+    assert "dense torch without oneDNN (baseline)" in legends["lstm 20: batch-1 inference"]
     assert "dense torch" in legends["lstm 20: batch-1 inference"]
 
 

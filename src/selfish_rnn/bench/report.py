@@ -37,7 +37,7 @@ MARKERS = {"dense": "o", "no-onednn": "D", "masked": "s", "packed": "o", "csr": 
 def label(engine: str, group: Group) -> str:
     """What an engine is called in a table or a figure."""
     if engine == group.baseline:
-        return f"baseline: {LABELS[engine]}"
+        return f"{LABELS[engine]} (baseline)"
     return LABELS[engine] + (" (products only)" if (engine, group.kind) == ("csr", "inference") else "")
 
 
