@@ -64,7 +64,7 @@ def test_nothing_in_the_figure_is_cut_or_touches(tmp_path: Path):
     outlines = [axes.get_tightbbox(renderer) for axes in figure.axes]
     assert len(outlines) == 3
     for left, right in itertools.pairwise(outlines):
-        assert left.x1 + 5 < right.x0
+        assert left.x1 + 20 < right.x0
     for axes, outline in zip(figure.axes, outlines, strict=True):
         assert outline.x0 >= 0
         assert outline.x1 <= width
