@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from selfish_rnn import __version__
 from selfish_rnn.bench import memory, report
 from selfish_rnn.bench.machine import machine
 from selfish_rnn.bench.measurements import Row, grouped, interleaved
@@ -47,7 +48,13 @@ def bench(console: Console, options: BenchOptions, command: str) -> bool:
     about: dict[str, Any] = {
         "command": command,
         "date": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "machine": machine(),
+        "machine": {
+            **machine(),
+            "threads": torch.get_num_threads(),
+            "kernels": library.target() if library.available() else None,
+            "torch": torch.__version__,
+            "selfish_rnn": __version__,
+        },
         "settings": options.model_dump(mode="json"),
     }
     found = about["machine"]
