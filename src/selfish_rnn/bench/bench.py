@@ -45,18 +45,7 @@ def bench(console: Console, options: BenchOptions, command: str) -> bool:
     path, rows, complete, start = options.out / "bench.json", list[Row](), False, time.monotonic()
     with clear_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    about: dict[str, Any] = {
-        "command": command,
-        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "machine": {
-            **machine(),
-            "threads": torch.get_num_threads(),
-            "kernels": library.target() if library.available() else None,
-            "torch": torch.__version__,
-            "selfish_rnn": __version__,
-        },
-        "settings": options.model_dump(mode="json"),
-    }
+    about = _about(options, command)
     found = about["machine"]
     _say(
         console,
@@ -88,6 +77,22 @@ def bench(console: Console, options: BenchOptions, command: str) -> bool:
     else:
         _say(console, f"Stopped; what was measured until then ({len(rows)} rows) is in {path}.")
     return complete
+
+
+def _about(options: BenchOptions, command: str) -> dict[str, Any]:
+    """What was asked for, and on what it is measured."""
+    return {
+        "command": command,
+        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "machine": {
+            **machine(),
+            "threads": torch.get_num_threads(),
+            "kernels": library.target() if library.available() else None,
+            "torch": torch.__version__,
+            "selfish_rnn": __version__,
+        },
+        "settings": options.model_dump(mode="json"),
+    }
 
 
 @contextlib.contextmanager
