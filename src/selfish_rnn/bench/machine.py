@@ -9,24 +9,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from selfish_rnn import __version__
-from selfish_rnn.engine import library
-
 
 def machine() -> dict[str, Any]:
-    """The processor, how much of it was used, and the software; ``busy`` the share others took."""
+    """The processor, its cores, the share of them that others use, and the software below."""
     return {
         "processor": processor(),
         "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "kernels": library.target() if library.available() else None,
         "busy": busy(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "torch": torch.__version__,
-        "selfish_rnn": __version__,
     }
 
 

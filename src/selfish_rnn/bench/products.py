@@ -27,10 +27,6 @@ def to_csr(matrix: Tensor) -> Tensor:
         return matrix.to_sparse_csr()
 
 
-def csr_product(matrix: Tensor, x: Tensor) -> Tensor:
-    return torch.mm(matrix, x)
-
-
 def sparse_matrix(rows: int, columns: int, sparsity: float, generator: torch.Generator) -> Tensor:
     """A dense matrix with exactly so many zeros."""
     positions = sample(rows * columns, round((1 - sparsity) * rows * columns), generator)
@@ -74,16 +70,13 @@ def _csr(matrix: Tensor, x: Tensor, gradient: Tensor) -> Products:
     csr, transposed = to_csr(matrix), to_csr(matrix.t())
     inputs, gradients = x.t().contiguous(), gradient.t().contiguous()
 
-    def forward() -> Tensor:
-        return csr_product(csr, inputs)
-
     def input_gradient() -> Tensor:
-        return csr_product(transposed, gradients)
+        return torch.mm(transposed, gradients)
 
     def weight_gradient() -> Any:
         return torch.sparse.sampled_addmm(csr, gradients, x, beta=0.0)
 
-    found: Products = {"forward": forward, "input gradient": input_gradient}
+    found: Products = {"forward": lambda: torch.mm(csr, inputs), "input gradient": input_gradient}
     try:
         weight_gradient()
     except (AttributeError, RuntimeError):  # not in every build of torch for a CPU
