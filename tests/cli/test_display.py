@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from selfish_rnn.training.events import EpochReport, StepReport
 
 from selfish_rnn.cli import display as shown
 from selfish_rnn.cli.display import LiveProgress, PlainLog, duration, epoch_line, listener_for, show_outcome, show_start
-from selfish_rnn.training.events import EpochReport, StepReport
 from tiny_runs import tiny_experiment
 
 STEP = StepReport(

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from selfish_rnn.runs.outcome import generate
+from selfish_rnn.training.stop import Interrupted
 from test_method_runs import OPTIMIZERS, run_in_parts
 from torch import Tensor
 
@@ -17,11 +19,9 @@ from selfish_rnn.engine import PackedWeight, available, library
 from selfish_rnn.experiment.presets import build_experiment, read_preset, with_settings
 from selfish_rnn.runs.export import export, load_model
 from selfish_rnn.runs.folder import RunFolder
-from selfish_rnn.runs.outcome import generate
 from selfish_rnn.runs.run import Run, experiment_corpus
 from selfish_rnn.training import engine_choice as engines
 from selfish_rnn.training.engine_choice import choose_engine
-from selfish_rnn.training.stop import Interrupted
 from selfish_rnn.training.trainer import Trainer
 from tiny_runs import TINY_MODELS, Recorder, budget_of, result_of, tiny_experiment, trained
 

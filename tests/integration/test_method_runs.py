@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from selfish_rnn.training.stop import Interrupted
 
 from selfish_rnn import METHODS
 from selfish_rnn.runs.checkpoints import load_tensors
 from selfish_rnn.runs.run import Run
-from selfish_rnn.training.stop import Interrupted
 from tiny_runs import UPDATES_PER_EPOCH, Recorder, result_of, tiny_experiment, tiny_trainer, trained
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {

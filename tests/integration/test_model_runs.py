@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from selfish_rnn.runs.outcome import evaluate_splits, generate
+from selfish_rnn.training.stop import Interrupted
 
 from selfish_rnn.models import MODELS
-from selfish_rnn.runs.outcome import evaluate_splits, generate
 from selfish_rnn.runs.run import Run
-from selfish_rnn.training.stop import Interrupted
 from tiny_runs import TINY_MODELS, Recorder, result_of, tiny_experiment
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from selfish_rnn.training.stop import Interrupted
 
 from selfish_rnn.runs.run import Run
-from selfish_rnn.training.stop import Interrupted
 from tiny_runs import Recorder, result_of, tiny_experiment, tiny_words
 
 AVERAGING = {"name": "snt-asgd", "lr": 30.0, "nonmono": 0}

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from selfish_rnn.runs.outcome import evaluate_splits, generate, load_best, summarise
 
 from selfish_rnn.corpora import Vocabulary, unigram_perplexity
 from selfish_rnn.errors import UserError
-from selfish_rnn.runs.outcome import evaluate_splits, generate, load_best, summarise
 from selfish_rnn.training.evaluation import evaluate, perplexity
 from selfish_rnn.training.trainer import Trainer
 from tiny_runs import budget_of, trained

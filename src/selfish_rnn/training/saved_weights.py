@@ -161,6 +161,22 @@ def load_portable_optimizer(
     optimizer.load_state_dict({**saved, "state": state, "param_groups": groups})
 
 
+def without_masks(sparsifier: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of a sparsifier as it is saved beside :func:`portable_weights`, which have its masks already."""
+    return {key: value for key, value in sparsifier.items() if key != "masks"}
+
+
+def with_masks(sparsifier: Mapping[str, Any], saved: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Undo :func:`without_masks`; a matrix that is saved without a mask has all its weights."""
+    if "shapes" not in sparsifier:  # one that has no masks
+        return dict(sparsifier)
+    masks = {
+        name: saved[name + MASK] if name + MASK in saved else pack_bits(torch.ones(shape, dtype=torch.bool))
+        for name, shape in sparsifier["shapes"].items()
+    }
+    return {**sparsifier, "masks": masks}
+
+
 def _is_of_weight(value: Any, weight: SparseWeight) -> bool:
     return isinstance(value, Tensor) and value.ndim > 0 and value.shape == weight.parameter.shape
 
