@@ -20,7 +20,7 @@ KILLED = """
 import os, shutil, signal, sys
 from pathlib import Path
 import torch
-from selfish_rnn.runs import checkpoints
+from selfish_rnn import files
 from selfish_rnn.runs.checkpoints import CheckpointStore
 
 def moments(last):
