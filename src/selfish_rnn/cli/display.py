@@ -167,9 +167,8 @@ def show_outcome(console: Console, summary: Mapping[str, Any], folder: Path) -> 
     table.add_column(style="dim")
     unigram = summary["unigram_perplexity"]
     test = summary["test_perplexity"]
-    table.add_row(
-        "test perplexity", f"[bold]{perplexity_text(test)}[/]", f"{test / unigram:.3g} times the unigram perplexity"
-    )
+    ratio = f"{test / unigram:.2f} times the unigram perplexity" if test < 1e6 else ""
+    table.add_row("test perplexity", f"[bold]{perplexity_text(test)}[/]", ratio)
     valid = perplexity_text(summary["valid_perplexity"])
     table.add_row("valid perplexity", valid, f"best at epoch {summary['best_epoch']}")
     table.add_row("unigram perplexity", f"{unigram:.2f}", "of the test text, from word counts alone")
