@@ -115,6 +115,7 @@ def test_the_configuration_of_a_run_is_complete(finished: tuple[Path, Said], tex
     assert config["method"]["removal"] == "magnitude"
 
 
+@pytest.mark.slow
 def test_its_configuration_trains_the_same_network_again(finished: tuple[Path, Said], tmp_path: Path):
     assert selfish_rnn("train", "--config", finished[0] / "config.yaml", "--run", tmp_path / "again").code == 0
     assert result_of(tmp_path / "again") == result_of(finished[0])
@@ -172,7 +173,7 @@ def test_the_methods_are_shown_with_their_references():
     assert said.code == 0
     for method in METHODS.values():
         assert re.search(rf"^{method.name} +{method.allocation} ", said.out, re.MULTILINE)
-        assert method.reference.split(",")[0] in said.out
+        assert method.reference.split(":")[0] in said.out
     assert all(len(line) <= 100 for line in said.out.splitlines())
 
 
@@ -194,6 +195,7 @@ def test_a_shown_preset_is_a_configuration_file(name: str, tmp_path: Path):
     assert build_experiment(read_config(path), "shown") == build_experiment(settings, name)
 
 
+@pytest.mark.slow
 def test_runs_get_the_next_free_folder(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     config = tmp_path / "mine.yaml"
@@ -338,6 +340,7 @@ def test_a_word_the_model_does_not_know_is_refused(finished: tuple[Path, Said]):
     assert "the word 'zebra' is not in the vocabulary" in refused("generate", finished[0], "--prompt", "the zebra")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writes", [0, 1, 3])
 def test_a_full_disk_is_one_line_and_the_run_goes_on_later(
     texts: Path, finished: tuple[Path, Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int

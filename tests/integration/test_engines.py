@@ -34,7 +34,10 @@ from tiny_runs import (
     trained,
 )
 
-pytestmark = pytest.mark.skipif(not available(), reason="the kernels were not built (no C++ compiler)")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not available(), reason="the kernels were not built (no C++ compiler)"),
+]
 
 PACKABLE = [name for name in METHODS if name not in ("snfs", "iss", "dense", "small-dense")]
 

@@ -11,6 +11,8 @@ from selfish_rnn import METHODS
 from selfish_rnn.files import load_tensors
 from tiny_runs import OPTIMIZERS, UPDATES_PER_EPOCH, Recorder, finished_run, result_of, run_in_parts, tiny_run, trained
 
+pytestmark = pytest.mark.slow
+
 PAIRS = [(method, optimizer) for method in METHODS if method != "small-dense" for optimizer in OPTIMIZERS]
 
 

@@ -13,6 +13,8 @@ from selfish_rnn.training.evaluation import evaluate_splits
 from selfish_rnn.training.generation import generate
 from tiny_runs import TINY_MODELS, Recorder, result_of, run_in_parts, tiny_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("name", MODELS)
 def test_train_interrupt_resume_evaluate_generate(name: str, texts: Path, tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ import pytest
 from selfish_rnn.runs.run import Run
 from tiny_runs import finished_run, result_of, stop_after, tiny_run, tiny_words
 
+pytestmark = pytest.mark.slow
+
 AVERAGING = {"name": "snt-asgd", "lr": 30.0, "nonmono": 0}
 DROP = {"factor": 2.0, "patience": 0}
 EXPERIMENTS: dict[str, dict[str, Any]] = {
