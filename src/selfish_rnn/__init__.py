@@ -33,30 +33,10 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "DENSE",
-    "DSR",
-    "GMP",
-    "ISS",
-    "METHODS",
-    "NTASGD",
-    "RIGL",
-    "SELFISH",
-    "SET",
-    "SMALL_DENSE",
-    "SNFS",
-    "SNTASGD",
-    "STATIC",
-    "STATIC_ER",
-    "GateLayout",
-    "IntrinsicSparseStructures",
-    "Method",
-    "Sparsifier",
-    "UserError",
-    "load_model",
-    "pack",
-    "register_cell",
-    "shrink",
-]
+    "DENSE", "DSR", "GMP", "ISS", "METHODS", "NTASGD", "RIGL", "SELFISH", "SET", "SMALL_DENSE", "SNFS", "SNTASGD",
+    "STATIC", "STATIC_ER", "GateLayout", "IntrinsicSparseStructures", "Method", "Sparsifier", "UserError", "load_model",
+    "pack", "register_cell", "shrink",
+]  # fmt: skip
 
 _HOMES = {
     "NTASGD": "optim",

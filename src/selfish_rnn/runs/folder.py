@@ -86,11 +86,12 @@ class RunFolder:
             return
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"another process is training the run in {self.path}; wait for it to end") from None
             remove_partial(self.path)
             yield
-        except BlockingIOError:
-            raise UserError(f"another process is training the run in {self.path}; wait for it to end") from None
         finally:
             os.close(descriptor)
 

@@ -60,17 +60,11 @@ class Run:
             experiment = small_dense(experiment, words)
         check_before_training(experiment, corpus)
         choice = choose_engine(experiment, words)
-        settings = {
-            # A resumed run goes on with the engine that was chosen.
-            "engine": choice.engine,
-            # Sums come out the same to the last bit only with the same number of threads, so a resumed run needs it.
-            "threads": experiment.threads or torch.get_num_threads(),
-            # A run may be resumed from another folder.
-            "corpus": experiment.corpus
-            if experiment.corpus in KNOWN_CORPORA
-            else str(Path(experiment.corpus).resolve()),
-        }
-        experiment = experiment.model_copy(update=settings)
+        # A resumed run goes on with the engine that was chosen, perhaps from another folder. Sums come out the same to
+        # the last bit only with the same number of threads.
+        threads = experiment.threads or torch.get_num_threads()
+        text = experiment.corpus if experiment.corpus in KNOWN_CORPORA else str(Path(experiment.corpus).resolve())
+        experiment = experiment.model_copy(update={"engine": choice.engine, "threads": threads, "corpus": text})
         run = cls(experiment, RunFolder.create(path, to_yaml(experiment), corpus))
         run.corpus, run._choice = corpus, choice
         return run
@@ -99,7 +93,7 @@ class Run:
         """The best model so far, ready to evaluate."""
         weights, experiment = self.folder.read_model(), self.experiment
         make = partial(new_model, experiment.model.model_dump(), len(self.vocabulary))
-        packed = experiment.engine == "packed" and experiment.device == "cpu" and available()
+        packed = experiment.engine == "packed" and torch.device(experiment.device).type == "cpu" and available()
         return restore(make, weights, str(self.folder.model), packed=packed).to(experiment.device).eval()
 
     def train(self, *listeners: Listener) -> dict[str, Any]:
@@ -107,7 +101,7 @@ class Run:
 
         Nothing in the folder is changed, or read to be changed, before the folder's lock is held.
         """
-        with self.folder.locked():
+        with self.folder.locked(), self._clear_errors():
             corpus = self.corpus
             if not self.folder.corpus.exists():  # killed right after its start
                 self.folder.write_corpus(corpus)
@@ -121,10 +115,10 @@ class Run:
                 notes.append(f"engine {choice.engine}: {choice.reason}")
             for listener, note in itertools.product(listeners, notes):
                 listener.on_note(note)
-            with self._clear_errors(), stop:
+            with stop:
                 trainer.run()
-                summary = self._summary(trainer)
-                self.folder.write_summary(summary)
+            summary = self._summary(trainer)
+            self.folder.write_summary(summary)
             return summary
 
     @contextlib.contextmanager
