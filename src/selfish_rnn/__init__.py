@@ -1,48 +1,63 @@
 """Train recurrent networks that are sparse from the first step to the last."""
 
-from selfish_rnn.engine import pack
-from selfish_rnn.errors import UserError
-from selfish_rnn.optim import NTASGD, SNTASGD
-from selfish_rnn.runs.export import load_model
-from selfish_rnn.sparsifier import Sparsifier
-from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures, shrink
-from selfish_rnn.sparsifier.registry import register_cell
-from selfish_rnn.topology import (
-    DENSE,
-    DSR,
-    GMP,
-    METHODS,
-    RIGL,
-    SELFISH,
-    SET,
-    SNFS,
-    STATIC,
-    STATIC_ER,
-    GateLayout,
-    Method,
-)
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from selfish_rnn.engine import pack
+    from selfish_rnn.errors import UserError
+    from selfish_rnn.optim import NTASGD, SNTASGD
+    from selfish_rnn.runs.export import load_model
+    from selfish_rnn.sparsifier import Sparsifier
+    from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures, shrink
+    from selfish_rnn.sparsifier.registry import register_cell
+    from selfish_rnn.topology import (
+        DENSE,
+        DSR,
+        GMP,
+        METHODS,
+        RIGL,
+        SELFISH,
+        SET,
+        SNFS,
+        STATIC,
+        STATIC_ER,
+        GateLayout,
+        Method,
+    )
 
 __all__ = [
-    "DENSE",
-    "DSR",
-    "GMP",
-    "METHODS",
-    "NTASGD",
-    "RIGL",
-    "SELFISH",
-    "SET",
-    "SNFS",
-    "SNTASGD",
-    "STATIC",
-    "STATIC_ER",
-    "GateLayout",
-    "IntrinsicSparseStructures",
-    "Method",
-    "Sparsifier",
-    "UserError",
-    "load_model",
-    "pack",
-    "register_cell",
-    "shrink",
-]
-__version__ = "0.1.0"
+    "DENSE", "DSR", "GMP", "METHODS", "NTASGD", "RIGL", "SELFISH", "SET", "SNFS", "SNTASGD",
+    "STATIC", "STATIC_ER", "GateLayout", "IntrinsicSparseStructures", "Method", "Sparsifier", "UserError", "load_model",
+    "pack", "register_cell", "shrink",
+]  # fmt: skip
+
+_HOMES = {
+    "NTASGD": "optim",
+    "SNTASGD": "optim",
+    "IntrinsicSparseStructures": "sparsifier.intrinsic",
+    "Sparsifier": "sparsifier",
+    "UserError": "errors",
+    "load_model": "runs.export",
+    "pack": "engine",
+    "register_cell": "sparsifier.registry",
+    "shrink": "sparsifier.intrinsic",
+}
+"""Where a public name comes from, if not from ``topology``."""
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported when it is first asked for: torch takes seconds, which ``--help`` can do without."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = importlib.import_module(f"{__name__}.{_HOMES.get(name, 'topology')}")
+    globals()[name] = getattr(home, name)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -14,14 +14,13 @@ from rich.console import Console
 
 from selfish_rnn import __version__
 from selfish_rnn.bench import memory, report
-from selfish_rnn.bench.machine import machine
 from selfish_rnn.bench.measurements import Row, grouped, interleaved
 from selfish_rnn.bench.options import MEASURED, BenchOptions
 from selfish_rnn.bench.products import PRODUCTS, Products, products_of, sparse_matrix, sparseprop
 from selfish_rnn.bench.workloads import SEED, Workload
 from selfish_rnn.engine import library
 from selfish_rnn.files import clear_write_errors
-from selfish_rnn.system import duration, keep_freed_memory
+from selfish_rnn.system import duration, keep_freed_memory, machine
 
 BUSY = 0.1
 """The share of the cores that others may take: waiting for each other, threads are hit harder than that."""

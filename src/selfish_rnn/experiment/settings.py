@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable
-from functools import cache, partial
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 import torch
 from pydantic import (
@@ -15,14 +15,13 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
     create_model,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
-from selfish_rnn.errors import nearest, unknown
+from selfish_rnn.errors import unknown
 from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS, ConfiguredMethod
+from selfish_rnn.experiment.explain import names_of
 from selfish_rnn.models import MODELS, LanguageModel
 from selfish_rnn.topology import SCHEDULES, SELFISH, Method
 from selfish_rnn.topology.methods import OPTIONAL_PARTS, registered_names
@@ -54,57 +53,6 @@ def _known_name(kind: str, value: Any, names: typing.Collection[str]) -> Any:
     if value is not None and not (isinstance(value, str) and value in names):
         raise ValueError(unknown(kind, value, names))
     return value
-
-
-INNER_KEYS = {"lr": "optimizer", "nonmono": "optimizer", "hidden": "model", "embedding": "model", "layers": "model"}
-"""Keys inside sections that users look for outside."""
-
-EXPLAINED = "explained"
-"""The type of an error whose text already names the key it is about."""
-
-
-def explain(error: ValidationError, settings: type[BaseModel], section: str = "") -> str:
-    """What is wrong with settings, in one line: each key, what is wrong with it, and what was given."""
-    explanations: dict[str, str] = {}
-    for detail in error.errors():
-        place, known = _place(settings, detail["loc"])
-        key = ".".join([section, *place] if section else place)
-        if detail["type"] == EXPLAINED:
-            text = detail["msg"]
-        elif detail["type"] == "extra_forbidden":
-            word = str(detail["loc"][-1])
-            places = [f"{key}.{name}" if key else name for name in known]
-            hint = nearest(f"{key}.{word}" if key else word, places)
-            if not key and word in INNER_KEYS:
-                hint = f" (did you mean '{INNER_KEYS[word]}.{word}'?)"
-            key = f"{key}.{word}" if key else word
-            text = f"unknown key {key!r}{hint}; known are {', '.join(known)}"
-        elif detail["type"] == "value_error":
-            reason = detail["msg"].removeprefix("Value error, ")
-            text = f"{key}: {reason}" if key else reason
-        elif detail["type"] == "missing":
-            text = f"{key} is missing"
-        else:
-            expected = detail["msg"].replace("Input should be", "must be")
-            text = f"{key}: {expected}, got {detail['input']!r}"
-        # A value that can be of several types has an error for each; the first says enough.
-        explanations.setdefault(key, text)
-    return "; ".join(explanations.values())
-
-
-def _place(settings: type[BaseModel], path: tuple[int | str, ...]) -> tuple[list[str], list[str]]:
-    """The part of an error's path that users know, which is keys, and what keys there are at its end."""
-    place: list[str] = []
-    fields = settings.model_fields
-    for part in map(str, path):
-        if part not in fields:
-            break
-        place.append(part)
-        annotation = fields[part].annotation
-        options = [annotation, *typing.get_args(annotation)]
-        sections = [option for option in options if inspect.isclass(option) and issubclass(option, BaseModel)]
-        fields = sections[0].model_fields if sections else {}
-    return place, list(fields)
 
 
 def _name_alone(value: Any) -> Any:
@@ -203,17 +151,26 @@ class AdamSettings(OptimizerSettings):
 
 
 OPTIMIZERS: dict[str, type[OptimizerSettings]] = {
-    "snt-asgd": AveragedSettings,
-    "nt-asgd": AveragedSettings,
-    "sgd": SGDSettings,
-    "momentum-sgd": MomentumSettings,
-    "adam": AdamSettings,
+    name: section
+    for section in (AveragedSettings, SGDSettings, MomentumSettings, AdamSettings)
+    for name in names_of(section)
 }
+"""The section of every optimizer."""
+
+OptimizerSection = Annotated[
+    AveragedSettings | SGDSettings | MomentumSettings | AdamSettings,
+    BeforeValidator(_name_alone),
+    Field(discriminator="name"),
+]
 
 
-@cache
-def model_settings(name: str) -> type[Section]:
-    """The settings of a model: the keyword arguments of its constructor, with their types and defaults."""
+class ModelSettings(Section):
+    """What all models have in common; the rest are the keyword arguments of the model's constructor."""
+
+    name: str
+
+
+def _model_settings(name: str) -> type[ModelSettings]:
     constructor = MODELS[name]
     fixed: dict[str, Any] = constructor.keywords if isinstance(constructor, partial) else {}
     function: Callable[..., LanguageModel] = constructor.func if isinstance(constructor, partial) else constructor
@@ -223,27 +180,21 @@ def model_settings(name: str) -> type[Section]:
         for parameter in inspect.signature(function).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in fixed
     }
-    return create_model(f"Settings of {name}", __base__=Section, name=(str, name), **fields)
+    fields = {"name": (Literal[name], name), **fields}
+    return create_model(f"Settings of {name}", __base__=ModelSettings, **fields)
 
 
-def _named_section(kind: str, settings: Callable[[str], type[Section]], names: typing.Collection[str]) -> Any:
-    """Validate a section whose ``name`` decides which other keys it has."""
+MODEL_SETTINGS = {name: _model_settings(name) for name in MODELS}
+"""The section of every model."""
 
-    def validate(value: Any) -> Any:
-        value = _name_alone(value)
-        if isinstance(value, Section):
-            return value
-        if not isinstance(value, dict) or "name" not in value:
-            raise ValueError(f"needs the name of the {kind}: one of {', '.join(names)}")
-        if not isinstance(value["name"], str) or value["name"] not in names:
-            raise ValueError(unknown(kind, value["name"], names))
-        model = settings(value["name"])
-        try:
-            return model.model_validate(value)
-        except ValidationError as error:
-            raise PydanticCustomError(EXPLAINED, "{text}", {"text": explain(error, model, kind)}) from None
-
-    return BeforeValidator(validate)
+if TYPE_CHECKING:
+    ModelSection = ModelSettings
+else:
+    ModelSection = Annotated[
+        Union[tuple(MODEL_SETTINGS.values())],  # noqa: UP007
+        BeforeValidator(_name_alone),
+        Field(discriminator="name"),
+    ]
 
 
 MAY_CHANGE = ("device", "threads", "checkpoint_every", "engine")
@@ -282,14 +233,14 @@ class Experiment(Section):
 
     corpus: str = "python-docs"
     train_tokens: int | None = Field(None, gt=0, description="use only so many tokens of the training text")
-    model: Annotated[Any, _named_section("model", model_settings, MODELS)] = "stacked-lstm"
+    model: ModelSection = MODEL_SETTINGS["stacked-lstm"].model_validate({})
     method: MethodSettings = Field(default_factory=lambda: MethodSettings.model_validate("selfish"))
     sparsity: float = Field(0.67, ge=0, lt=1, description="fraction of zeros")
     prune_rate: float = Field(0.7, ge=0, le=1, description="fraction of weights rewired at first")
     prune_schedule: Annotated[str, one_of("schedule", SCHEDULES)] = "cosine"
     rewire_every: int | None = Field(None, gt=0, description="updates between rewirings; none: an epoch")
     rescale: bool = Field(False, description="divide the starting weights by sqrt(density)")
-    optimizer: Annotated[Any, _named_section("optimizer", OPTIMIZERS.__getitem__, OPTIMIZERS)] = "snt-asgd"
+    optimizer: OptimizerSection = AveragedSettings.model_validate({"name": "snt-asgd"})
     epochs: int = Field(100, gt=0)
     batch_size: int = Field(20, gt=0)
     sub_batches: int = Field(1, gt=0, description="parts of a batch whose gradients are accumulated")

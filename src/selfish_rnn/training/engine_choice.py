@@ -92,8 +92,7 @@ def _seconds(experiment: Experiment, vocabulary: int, engine: str) -> float:
 def _update(experiment: Experiment, vocabulary: int, engine: str) -> Callable[[], None]:
     """A training step on random words."""
     model = build_model(experiment, vocabulary)
-    # Held by the step: what nobody holds no longer masks.
-    sparsifier = build_sparsifier(experiment, model, 1)
+    build_sparsifier(experiment, model, 1)  # lives as long as the model
     if engine == "packed":
         pack(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -102,7 +101,6 @@ def _update(experiment: Experiment, vocabulary: int, engine: str) -> Callable[[]
     state = model.initial_state(batch)
 
     def step() -> None:
-        assert sparsifier is not None
         optimizer.zero_grad(set_to_none=True)
         encoded = model.encode(words[:-1], state)
         model.loss(encoded.output, words[1:]).backward()  # type: ignore[no-untyped-call]
