@@ -1,7 +1,7 @@
 // What all recurrent layers do over a window: where tokens lie, and everything but the cell itself.
 #pragma once
 
-#include "layer.hpp"
+#include "abi.hpp"
 #include "products.hpp"
 
 namespace selfish {
@@ -84,7 +84,7 @@ inline void project_inputs(const Packed& inputs, const float* values, const floa
     x = x_panels;
   }
   const int width = layout.panels.width;
-  multiply_panels<false>(inputs, values, bias, x, wide, [&](int64_t first, int64_t rows, int panel, const float* piece) {
+  spmm_panels<false>(inputs, values, bias, x, wide, [&](int64_t first, int64_t rows, int panel, const float* piece) {
     each_run(wide, panel, layout, [&](int at, int64_t step, int part, int column, int count) {
       float* to = place(step, part) + first * width + column;
       for (int64_t row = 0; row < rows; ++row) copy_run(to + row * width, piece + row * wide.width + at, count);
@@ -98,11 +98,11 @@ inline void inputs_backward(const Packed& inputs, const float* values, const flo
                             float* x_panels) {
   if (x_gradient != nullptr) {
     transpose_values(inputs, values, values_t);
-    multiply_panels<true>(inputs, values_t, nullptr, d_panels, wide, RowsSink{x_gradient, inputs.columns(), wide});
+    spmm_panels<true>(inputs, values_t, nullptr, d_panels, wide, RowsSink{x_gradient, inputs.columns(), wide});
   }
   if (gradients != nullptr) {
     all_from_rows(x, inputs.columns(), wide, x_panels);
-    correlate_panels(inputs, gradients, x_panels, d_panels, wide, true);
+    sddmm_panels(inputs, gradients, x_panels, d_panels, wide, true);
   }
 }
 
@@ -137,7 +137,7 @@ inline void add_rows(float* lines, const float* rows, const StepLayout& layout, 
 inline void through_recurrence(const Packed& recurrence, int tile, const float* values_t, const float* d, int width,
                                float* d_state) {
   for (int row_tile = 0; row_tile < recurrence.row_tiles(); ++row_tile)
-    multiply(width, recurrence.tile_t(row_tile, tile), values_t, d + recurrence.first_row(row_tile) * width,
+    spmm(width, recurrence.tile_t(row_tile, tile), values_t, d + recurrence.first_row(row_tile) * width,
              d_state + recurrence.first_column(tile) * width);
 }
 

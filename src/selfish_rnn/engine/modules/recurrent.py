@@ -8,12 +8,14 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+from torch.nn.functional import dropout
 
-from selfish_rnn.engine.dense_gradients import note_dropped
+from selfish_rnn.engine.functional import drop_weights
 from selfish_rnn.engine.modules.basic import random_weight
+from selfish_rnn.engine.operators.common import wants_gradients
 from selfish_rnn.engine.operators.recurrent import GATES, recurrent_layer
 from selfish_rnn.engine.packed_weight import PackedWeight
+from selfish_rnn.engine.registry import register_packed
 
 Self = TypeVar("Self", bound="PackedRecurrent")
 
@@ -81,11 +83,14 @@ class PackedRecurrent(nn.Module):
     # Forms
 
     @classmethod
-    def from_dense(cls: type[Self], dense: nn.RNNBase, weights: dict[str, PackedWeight] | None = None) -> Self:
-        """Layers with the non-zero weights of dense ones, or with ``weights`` (by name) in their place."""
+    def from_dense(cls: type[Self], dense: nn.RNNBase, **weights: PackedWeight) -> Self:
+        """Layers with the non-zero weights of dense ones, or with ``weights`` in the place of those of their names.
+
+        If the dense module has a ``weight_drop``, so has the packed one.
+        """
         if not isinstance(dense, cls.kind):
             raise TypeError(f"{cls.__name__} is made from {cls.kind.__name__}, not from {type(dense).__name__}")
-        if dense.bidirectional or dense.proj_size:
+        if not _is_plain(dense):
             raise ValueError("a packed recurrent module is neither bidirectional nor does it have a proj_size")
         packed = cls.__new__(cls)
         nn.Module.__init__(packed)
@@ -96,13 +101,13 @@ class PackedRecurrent(nn.Module):
             dense.bias,
             dense.batch_first,
             dense.dropout,
-            weight_drop=0.0,
+            weight_drop=getattr(dense, "weight_drop", 0.0),
         )
         packed._take_kind(dense)
         gates = (dense.hidden_size,) * GATES[packed.cell]
         for name, parameter in dense.named_parameters():
             if name.startswith("weight"):
-                given = (weights or {}).get(name)
+                given = weights.get(name)
                 if given is not None and (given.shape != parameter.shape or given.gate_rows != gates):
                     raise ValueError(f"{name} needs a packed weight of {tuple(parameter.shape)} with gates of {gates}")
                 packed.add_module(name, PackedWeight.from_dense(parameter, None, gates) if given is None else given)
@@ -150,16 +155,16 @@ class PackedRecurrent(nn.Module):
         for state in (h, c):
             if state is not None and tuple(state.shape) != expected:
                 raise ValueError(f"the state must be of shape {expected}, it is of shape {tuple(state.shape)}")
-        hidden, memory = [], []
+        hidden, cell = [], []
         for layer in range(self.num_layers):
             if layer:
-                x = functional.dropout(x, self.dropout, self.training)
+                x = dropout(x, self.dropout, self.training)
             x, h_last, c_last = self._run_layer(layer, x, h[layer], h.new_empty(0) if c is None else c[layer])
             hidden.append(h_last)
-            memory.append(c_last)
+            cell.append(c_last)
         if self.batch_first:
             x = x.transpose(0, 1)
-        h, c = torch.stack(hidden), torch.stack(memory)
+        h, c = torch.stack(hidden), torch.stack(cell)
         if single:
             return x.squeeze(0 if self.batch_first else 1), h.squeeze(1), c.squeeze(1) if self.cell == "lstm" else c
         return x, h, c
@@ -168,19 +173,13 @@ class PackedRecurrent(nn.Module):
         inputs: PackedWeight = getattr(self, f"weight_ih_l{layer}")
         recurrence: PackedWeight = getattr(self, f"weight_hh_l{layer}")
         biases = [getattr(self, f"bias_{name}_l{layer}", None) for name in ("ih", "hh")]
-        recurrent_values = self._dropped(recurrence)
-        tensors = (x, h, c, inputs.values, recurrent_values, *(bias for bias in biases if bias is not None))
-        keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        drops = self.training and self.weight_drop > 0
+        recurrent_values = drop_weights(recurrence, self.weight_drop) if drops else recurrence.values
+        keep = wants_gradients(x, h, c, inputs.values, recurrent_values, *biases)
         y, h_last, c_last, *_ = recurrent_layer(
             x, h, c, inputs.values, inputs.index, recurrent_values, recurrence.index, *biases, self.cell, keep
         )
         return y, h_last, c_last
-
-    def _dropped(self, weight: PackedWeight) -> Tensor:
-        """The values of a recurrent matrix with some dropped, the same for all steps (Merity et al. 2018)."""
-        if not self.training or self.weight_drop == 0:
-            return weight.values
-        return weight.values * dropped_positions(weight, self.weight_drop)
 
     def _state(self, x: Tensor) -> Tensor:
         batch = x.shape[0 if self.batch_first else 1]
@@ -191,17 +190,8 @@ class PackedRecurrent(nn.Module):
         return f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
 
 
-def dropped_positions(weight: PackedWeight, probability: float, rescaled: bool = True) -> Tensor:
-    """For each value 0 with ``probability``, else ``1 / (1 - probability)`` (1 if not ``rescaled``).
-
-    Drawn for all positions of the matrix, so that a network drops the same weights in either engine.
-    """
-    drawn = functional.dropout(torch.ones(weight.shape), probability).flatten()
-    if not rescaled:
-        drawn.sign_()
-    note_dropped(weight.index, drawn)
-    positions, places = weight.sorted()
-    return torch.empty_like(weight.values).index_copy_(0, places.to(torch.int64), drawn[positions])
+def _is_plain(dense: nn.RNNBase) -> bool:
+    return not (dense.bidirectional or dense.proj_size)
 
 
 class PackedLSTM(PackedRecurrent):
@@ -211,7 +201,7 @@ class PackedLSTM(PackedRecurrent):
     >>> output, (h, c) = lstm(inputs)          # inputs: time x batch x features
     >>> lstm = PackedLSTM.from_dense(dense)    # the non-zeros of an nn.LSTM exist
 
-    ``weight_drop`` drops recurrent weights in training, one draw for a window (DropConnect).
+    ``weight_drop`` drops recurrent weights in training, the same at all steps of a window (Merity et al. 2018).
     """
 
     kind = nn.LSTM
@@ -262,3 +252,8 @@ class PackedRNN(PackedRecurrent):
     def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         y, h, _ = self._run(x, self._state(x) if state is None else state, None)
         return y, h
+
+
+register_packed(nn.LSTM, PackedLSTM, _is_plain)
+register_packed(nn.GRU, PackedGRU, _is_plain)
+register_packed(nn.RNN, PackedRNN, _is_plain)

@@ -1,4 +1,4 @@
-"""The kernels as operators of torch, with gradients.
+"""Products with a packed matrix as operators of torch, with gradients.
 
 Each takes the values and the index of packed weights as tensors, so that autograd, ``torch.compile`` and
 ``torch.library.opcheck`` see ordinary operators.
@@ -6,7 +6,6 @@ Each takes the values and the index of packed weights as tensors, so that autogr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -15,31 +14,16 @@ from torch import Tensor
 from selfish_rnn.engine import library
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.library import address, panel_floats
-from selfish_rnn.engine.operators.common import check_rows, check_shape, check_weight
-
-
-def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
-    """Register a function of the kernels as ``torch.ops.selfish_rnn.<name>``."""
-    return torch.library.custom_op(f"selfish_rnn::{name}", mutates_args=(), device_types="cpu")
-
-
-def contiguous(*tensors: Tensor) -> list[Tensor]:
-    """Tensors as the kernels take them."""
-    for tensor in tensors:
-        if tensor.dtype != torch.float32:
-            raise TypeError(f"the packed engine computes in torch.float32, not in {tensor.dtype}")
-    return [tensor.contiguous() for tensor in tensors]
-
-
-def where_needed(tensors: Iterable[Tensor], needs: Iterable[bool]) -> list[Tensor | None]:
-    """Of gradients that are empty where not needed: nothing there."""
-    return [tensor if need else None for tensor, need in zip(tensors, needs, strict=True)]
-
-
-def contiguous_if(tensor: Tensor | None) -> Tensor | None:
-    """The same for what may be left out."""
-    return None if tensor is None else contiguous(tensor)[0]
-
+from selfish_rnn.engine.operators.common import (
+    check_rows,
+    check_shape,
+    check_weight,
+    contiguous,
+    contiguous_if,
+    empty_where_needed,
+    operator,
+    where_needed,
+)
 
 # Linear
 
@@ -55,10 +39,8 @@ def linear(x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, rows: 
     n = x.numel() // columns
     y = x.new_empty(*x.shape[:-1], rows)
     if n:
-        (work,) = library.workspace(panel_floats(n, columns) if n > 1 else 0)
-        library.kernels().selfish_linear(
-            address(index), address(values), address(bias), address(x), n, address(y), address(work)
-        )
+        work = library.workspace(x_panels=panel_floats(n, columns) if n > 1 else 0)["x_panels"]
+        library.kernels().selfish_linear(*map(address, (index, values, bias, x)), n, address(y), address(work))
     return y
 
 
@@ -68,9 +50,7 @@ def _(x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, rows: int) 
 
 
 @operator("linear_backward")
-def linear_backward(
-    x: Tensor, gradient: Tensor, values: Tensor, index: Tensor, needs: list[bool]
-) -> tuple[Tensor, Tensor, Tensor]:
+def linear_backward(x: Tensor, gradient: Tensor, values: Tensor, index: Tensor, needs: list[bool]) -> list[Tensor]:
     """The gradients of x, values and bias; empty where not needed."""
     x, gradient, values = contiguous(x, gradient, values)
     columns, rows = x.shape[-1], gradient.shape[-1]
@@ -78,26 +58,21 @@ def linear_backward(
     n = x.numel() // columns
     found = _linear_gradients(x, gradient, values, needs)
     if n == 0:
-        return tuple(tensor.zero_() for tensor in found)  # type: ignore[return-value]
-    (work,) = library.workspace(panel_floats(n, rows + columns))
+        return [tensor.zero_() for tensor in found]
+    work = library.workspace(panels=panel_floats(n, rows + columns))["panels"]
     scratch = library.transposed_scratch(values) if needs[0] else None
-    given = map(address, where_needed(found, needs))
     library.kernels().selfish_linear_backward(
-        address(index), address(values), address(x), address(gradient), n, *given, address(scratch), address(work)
+        *map(address, (index, values, x, gradient)), n, *map(address, (*where_needed(found, needs), scratch, work))
     )
     return found
 
 
-def _linear_gradients(x: Tensor, gradient: Tensor, values: Tensor, needs: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
-    return (
-        torch.empty_like(x, memory_format=torch.contiguous_format) if needs[0] else x.new_empty(0),
-        torch.empty_like(values) if needs[1] else x.new_empty(0),
-        x.new_empty(gradient.shape[-1]) if needs[2] else x.new_empty(0),
-    )
+def _linear_gradients(x: Tensor, gradient: Tensor, values: Tensor, needs: list[bool]) -> list[Tensor]:
+    return empty_where_needed(x, [x.shape, values.shape, gradient.shape[-1:]], needs)
 
 
 @linear_backward.register_fake
-def _(x: Tensor, gradient: Tensor, values: Tensor, index: Tensor, needs: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+def _(x: Tensor, gradient: Tensor, values: Tensor, index: Tensor, needs: list[bool]) -> list[Tensor]:
     return _linear_gradients(x, gradient, values, needs)
 
 
@@ -192,35 +167,25 @@ def cross_entropy(
     found = _loss_gradients(x, values, bias, gradients)
     if n == 0:
         return x.new_tensor(torch.nan), *(tensor.zero_() for tensor in found)  # type: ignore[return-value]
-    panels = min(-(-n // library.WIDEST), library.PANELS_AT_ONCE)
-    (work,) = library.workspace(panels * library.WIDEST * (rows + columns))
+    kernels = library.kernels()
+    work = library.workspace(scores=kernels.selfish_cross_entropy_floats(n, rows, columns))["scores"]
     scratch = library.transposed_scratch(values) if gradients else None
-    given = [address(tensor) if gradients else None for tensor in found]
-    loss = library.kernels().selfish_cross_entropy(
-        address(index),
-        address(values),
-        address(bias),
-        address(x),
-        address(targets),
-        n,
-        *given,
-        address(scratch),
-        address(work),
+    given = where_needed(found, [gradients] * 3)
+    loss = kernels.selfish_cross_entropy(
+        *map(address, (index, values, bias, x, targets)), n, *map(address, (*given, scratch, work))
     )
-    return x.new_tensor(loss), *found
+    return x.new_tensor(loss), *found  # type: ignore[return-value]
 
 
-def _loss_gradients(x: Tensor, values: Tensor, bias: Tensor, gradients: bool) -> tuple[Tensor, Tensor, Tensor]:
-    if not gradients:
-        return x.new_empty(0), x.new_empty(0), x.new_empty(0)
-    return torch.empty_like(x, memory_format=torch.contiguous_format), torch.empty_like(values), torch.empty_like(bias)
+def _loss_gradients(x: Tensor, values: Tensor, bias: Tensor, gradients: bool) -> list[Tensor]:
+    return empty_where_needed(x, [x.shape, values.shape, bias.shape], [gradients] * 3)
 
 
 @cross_entropy.register_fake
 def _(
     x: Tensor, values: Tensor, index: Tensor, bias: Tensor, targets: Tensor, gradients: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return x.new_empty(()), *_loss_gradients(x, values, bias, gradients)
+    return x.new_empty(()), *_loss_gradients(x, values, bias, gradients)  # type: ignore[return-value]
 
 
 def _save_loss(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
