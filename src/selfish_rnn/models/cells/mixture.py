@@ -34,7 +34,7 @@ class MixtureDecoder(nn.Linear):
 
     def loss(self, prior: Tensor, latent: Tensor, targets: Tensor) -> Tensor:
         """Mean negative logarithm of the probabilities of ``targets``, with a fraction of the memory."""
-        return mixture_loss(prior, latent, DenseProduct(), self.weight, self.bias, targets)
+        return mixture_loss(prior, latent, self.weight, self.bias, DenseProduct(), targets)
 
 
 class PackedMixtureDecoder(PackedLinear):
@@ -46,7 +46,7 @@ class PackedMixtureDecoder(PackedLinear):
     def loss(self, prior: Tensor, latent: Tensor, targets: Tensor) -> Tensor:
         assert self.bias is not None
         product = PackedProduct(self.weight, targets.numel())
-        return mixture_loss(prior, latent, product, self.weight.values, self.bias, targets)
+        return mixture_loss(prior, latent, self.weight.values, self.bias, product, targets)
 
 
 register_packed(MixtureDecoder, PackedMixtureDecoder)
@@ -136,9 +136,9 @@ class PackedProduct(Product):
 def mixture_loss(
     prior: Tensor,
     latent: Tensor,
-    product: Product,
     weight: Tensor,
     bias: Tensor,
+    product: Product,
     targets: Tensor,
     scores_at_once: int = SCORES_AT_ONCE,
 ) -> Tensor:
