@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from packed_cases import assert_close, matrix, needs_kernels, seeded
@@ -51,11 +49,10 @@ class PackedCell(Cell):
 
 
 @pytest.fixture
-def own_cell(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_counterparts", dict(registry._counterparts))
     register_cell(Cell, lambda cell: {"weight": GateLayout.single(8)})
     register_packed(Cell, PackedCell)
-    yield
 
 
 def zeroed(module: nn.Module) -> nn.Module:

@@ -52,7 +52,8 @@ inline void highway_units(float* gates, const float* before, float* after, const
   }
 }
 
-// The way back: from d_state after the micro-step to that before it, but for what comes through the matrix.
+// The backward pass of highway_units: turns d_state after the micro-step into d_state before it, without what comes through
+// the matrix.
 inline void highway_units_backward(const float* gates, const float* before, float* d_state, float* d_gates,
                                int64_t spacing, int64_t first, int64_t stop) {
   for (int64_t at = first; at < stop; at += 8) {

@@ -68,7 +68,8 @@ inline V8 cumulated_softmax(float* lines, float* master, int64_t count, int64_t 
   return sum_of_all * (1.f / static_cast<float>(count));
 }
 
-// The way back: every unit's part in the gradient of the cumulated sum to the gradient of the softmax's argument.
+// The backward pass of cumulated_softmax: d_units is the part that every unit has in the gradient of the cumulated sum,
+// d_lines becomes the gradient of the softmax's argument.
 inline void cumulated_softmax_backward(const float* chances, const float* d_units, float* d_lines, int64_t count,
                                    int64_t chunk, int64_t width, int64_t n) {
   V8 cumulated{}, expected{};

@@ -59,7 +59,7 @@ inline void to_rows(const float* panel, int width, int filled, int64_t lines, fl
     for (int column = 0; column < filled; ++column) rows[column * stride + line] = panel[line * width + column];
 }
 
-// The other way, with zeros in the columns that are not filled; added to what is there if so wished.
+// The inverse of to_rows, with zeros in the columns that are not filled; with Add, added to what the panel has.
 template <bool Add = false>
 inline void from_rows(const float* rows, int64_t stride, float* panel, int width, int filled, int64_t lines) {
   const int64_t whole = width == 1 ? 0 : lines / 8 * 8;
@@ -156,7 +156,7 @@ inline void spmm_groups(const Packed& packed, const float* values, const float* 
     }
 }
 
-// The same with pieces in memory of the threads, for a sink(first line, lines, panel, piece).
+// spmm_groups with pieces in memory of the threads, for a sink(first line, lines, panel, piece).
 template <bool Transposed, class Sink>
 inline void spmm_panels(const Packed& packed, const float* values, const float* bias, const float* x,
                             const Panels& panels, Sink sink) {
@@ -233,7 +233,7 @@ inline void linear(const Packed& packed, const float* values, const float* bias,
   spmm_panels<false>(packed, values, bias, from, panels, RowsSink{y, packed.rows(), panels});
 }
 
-// What a layer passes back: x_gradient = d W (if wanted), gradients (if wanted), bias_gradient (if wanted).
+// The backward pass of linear: x_gradient = d W, gradients and bias_gradient, each if it is not null.
 // work: Panels(n).floats(rows + columns); values_t: as many as values, only for x_gradient.
 inline void linear_backward(const Packed& packed, const float* values, const float* x, const float* d, int64_t n,
                             float* x_gradient, float* gradients, float* bias_gradient, float* values_t, float* work) {

@@ -11,11 +11,11 @@ struct ForwardSite {
   float* gates;            // in: sums of inputs (and recurrence, unless the cell keeps that apart); out: activations
   const float* recurrent;  // the recurrence apart, spaced alike
   int64_t spacing;
-  const float* before;  // h, and
-  const float* cell_before;
+  const float* before;       // h
+  const float* cell_before;  // c, of an LSTM
   float* after;
   float* cell_after;
-  float* extra;  // what else the cell needs to go back
+  float* extra;  // what else the cell needs for the backward pass
   int64_t count;
 };
 

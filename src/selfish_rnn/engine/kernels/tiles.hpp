@@ -1,4 +1,5 @@
-// The two loops everything rests on: the product of one tile with a panel, and the gradient of one tile's weights.
+// The two loops everything rests on: the product of one tile with a panel (SpMM), and the gradient of one tile's weights,
+// a product of two panels at the positions of the weights (SDDMM).
 //
 // A panel holds a few columns (tokens) of a matrix of activations: width floats for each feature, feature after feature.
 #pragma once
@@ -162,7 +163,7 @@ inline void sddmm_tile(const Tile& tile, float* gradients, const float* x, const
   }
 }
 
-// The same for a single column.
+// sddmm_tile for a single column.
 inline void sddmm_tile_single(const Tile& tile, float* gradients, const float* x, const float* d) {
   const uint8_t* local = tile.local;
   float* gradient = gradients + tile.start;

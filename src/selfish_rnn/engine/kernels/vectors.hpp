@@ -48,7 +48,7 @@ inline V broadcast(float number) {
   return number - V{};  // the compiler sees that nothing is subtracted; adding a zero would change a negative one
 }
 
-// The same for the rest of a row, which may have fewer.
+// Load and store for the rest of a row, which may have fewer than eight floats.
 inline V8 load_some(const float* from, int64_t count) {
   if (count >= 8) return load<V8>(from);
   V8 vector{};
@@ -64,7 +64,7 @@ inline void store_some(float* to, V8 vector, int64_t count) {
   }
 }
 
-// Four floats over and over (compilers do not find the one instruction that this is), and one of the four everywhere.
+// load4 repeats four floats in all lanes (compilers do not find the one instruction for it); spread repeats one of the four.
 template <class V>
 inline V load4(const float* from) {
 #if defined(__AVX512F__)
