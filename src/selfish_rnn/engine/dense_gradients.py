@@ -41,19 +41,15 @@ def _open(index: Tensor) -> _Collected | None:
     return None if collected is None or collected.paused else collected
 
 
-def collect(index: Tensor, x: Tensor, gradient: Tensor) -> None:
-    """Keep the factors of one use of a weight: its input (or tokens) and the gradient of its output."""
+def collect(index: Tensor, x: Tensor | None, gradient: Tensor) -> None:
+    """Keep the factors of one use of a weight: its input (or tokens) and the gradient of its output.
+
+    Where these would be larger than their product, that is given in place of the gradient, and no input.
+    """
     collected = _open(index)
     if collected is not None:
-        collected.uses.append((x.detach(), gradient.detach(), collected.dropped))
+        collected.uses.append((None if x is None else x.detach(), gradient.detach(), collected.dropped))
         collected.dropped = None
-
-
-def collect_product(index: Tensor, product: Tensor) -> None:
-    """Keep a dense gradient itself, where its factors would be larger."""
-    collected = _open(index)
-    if collected is not None:
-        collected.uses.append((None, product.detach(), None))
 
 
 def note_dropped(index: Tensor, factors: Tensor) -> None:

@@ -32,12 +32,26 @@ struct LayerShape {
   int64_t kind, steps, batch, hidden;  // kind: a CellKind, for the layers of recurrent.hpp
 };
 
-struct LayerForward {
-  LayerShape shape;
+struct LayerWeights {
   const void* input_index;
   const float* input_values;
   const void* recurrent_index;
   const float* recurrent_values;
+};
+
+struct LayerGradients {
+  float* dx;
+  float* dh_first;
+  float* dc_first;
+  float* input_gradients;
+  float* recurrent_gradients;
+  float* bias_gradient;
+  float* recurrent_bias_gradient;  // of a layer that has two biases
+};
+
+struct LayerForward {
+  LayerShape shape;
+  LayerWeights weights;
   const float* bias;            // added to the input sums
   const float* recurrent_bias;  // added to the recurrent sums, by a cell that keeps them apart
   const float* x;
@@ -57,10 +71,7 @@ struct LayerForward {
 
 struct LayerBackward {
   LayerShape shape;
-  const void* input_index;
-  const float* input_values;
-  const void* recurrent_index;
-  const float* recurrent_values;
+  LayerWeights weights;
   const float* x;
   const float* gates;
   const float* states;
@@ -70,13 +81,7 @@ struct LayerBackward {
   const float* dy;
   const float* dh_last;
   const float* dc_last;
-  float* dx;
-  float* dh_first;
-  float* dc_first;
-  float* input_gradients;
-  float* recurrent_gradients;
-  float* bias_gradient;
-  float* recurrent_bias_gradient;
+  LayerGradients gradients;
   float* values_t;            // work: as many as the larger matrix has values
   float* x_panels;            // work
   float* d_input_panels;      // work
@@ -142,10 +147,7 @@ struct HighwayBackward {
 struct OrderedForward {
   LayerShape shape;
   int64_t chunk;
-  const void* input_index;
-  const float* input_values;
-  const void* recurrent_index;
-  const float* recurrent_values;
+  LayerWeights weights;
   const float* bias;
   const float* x;
   const float* h_first;
@@ -165,10 +167,7 @@ struct OrderedForward {
 struct OrderedBackward {
   LayerShape shape;
   int64_t chunk;
-  const void* input_index;
-  const float* input_values;
-  const void* recurrent_index;
-  const float* recurrent_values;
+  LayerWeights weights;
   const float* x;
   const float* gates;
   const float* masters;
@@ -176,12 +175,7 @@ struct OrderedBackward {
   const float* h_panels;
   const float* dy;
   const float* dc_last;
-  float* dx;
-  float* dh_first;
-  float* dc_first;
-  float* input_gradients;
-  float* recurrent_gradients;
-  float* bias_gradient;
+  LayerGradients gradients;
   float* values_t;   // work: as many as the larger matrix has values
   float* x_panels;   // work
   float* d_panels;   // work

@@ -47,9 +47,10 @@ extern "C" {
 const char* selfish_description() { return kDescription; }
 
 const int64_t* selfish_structure_sizes() {
-  static const int64_t sizes[] = {sizeof(IndexHeader),    sizeof(LayerShape),      sizeof(LayerForward),
-                                  sizeof(LayerBackward),  sizeof(HighwayForward),  sizeof(HighwayBackward),
-                                  sizeof(OrderedForward), sizeof(OrderedBackward), 0};
+  static const int64_t sizes[] = {sizeof(IndexHeader),    sizeof(LayerShape),      sizeof(LayerWeights),
+                                  sizeof(LayerGradients), sizeof(LayerForward),    sizeof(LayerBackward),
+                                  sizeof(HighwayForward), sizeof(HighwayBackward), sizeof(OrderedForward),
+                                  sizeof(OrderedBackward), 0};
   return sizes;
 }
 

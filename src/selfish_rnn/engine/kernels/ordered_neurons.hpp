@@ -85,13 +85,13 @@ inline void cumulated_softmax_backward(const float* chances, const float* d_unit
 }
 
 inline void ordered_forward(const OrderedForward& layer) {
-  const Packed inputs(layer.input_index), recurrence(layer.recurrent_index);
+  const Packed inputs(layer.weights.input_index), recurrence(layer.weights.recurrent_index);
   const OrderedLayout layout(layer.shape, layer.chunk, recurrence);
   const Panels &narrow = layout.panels, &wide = layout.wide;
   const int64_t hidden = layout.hidden, lines = layout.lines, width = narrow.width, spacing = hidden * width;
   const int64_t masters = layout.master_lines;
 
-  project_inputs(inputs, layer.input_values, layer.bias, layer.x, layer.x_panels, wide, layout,
+  project_inputs(inputs, layer.weights.input_values, layer.bias, layer.x, layer.x_panels, wide, layout,
                  [&](int64_t step, int part) { return layout.at(layer.gates, step, part, lines); });
   state_from_rows(layer.h_first, layout, layer.states);
   state_from_rows(layer.c_first, layout, layer.cells);
@@ -108,7 +108,7 @@ inline void ordered_forward(const OrderedForward& layer) {
         const float* before = layout.at(layer.states, step, part, hidden);
         float* gates = layout.at(layer.gates, step, part, lines);
         const auto product = [&](int row_tile, int column_tile) {
-          spmm(narrow.width, recurrence.tile(row_tile, column_tile), layer.recurrent_values,
+          spmm(narrow.width, recurrence.tile(row_tile, column_tile), layer.weights.recurrent_values,
                    before + recurrence.first_column(column_tile) * width,
                    gates + recurrence.first_row(row_tile) * width);
         };
@@ -170,13 +170,13 @@ inline void ordered_forward(const OrderedForward& layer) {
 }
 
 inline void ordered_backward(const OrderedBackward& layer) {
-  const Packed inputs(layer.input_index), recurrence(layer.recurrent_index);
+  const Packed inputs(layer.weights.input_index), recurrence(layer.weights.recurrent_index);
   const OrderedLayout layout(layer.shape, layer.chunk, recurrence);
   const Panels &narrow = layout.panels, &wide = layout.wide;
   const int64_t hidden = layout.hidden, lines = layout.lines, width = narrow.width, spacing = hidden * width;
   const int64_t masters = layout.master_lines;
 
-  transpose_values(recurrence, layer.recurrent_values, layer.values_t);
+  transpose_values(recurrence, layer.weights.recurrent_values, layer.values_t);
   clear_tail(layer.d_panels, wide, lines);
   if (layer.dc_last != nullptr)
     state_from_rows(layer.dc_last, layout, layer.d_cell);
@@ -186,7 +186,7 @@ inline void ordered_backward(const OrderedBackward& layer) {
   {
     const Share share(recurrence.column_tiles());
     // Step -1 is the state before the window: it gets a gradient but has no cell.
-    for (int64_t step = layout.steps - 1; step >= (layer.dh_first != nullptr ? -1 : 0); --step) {
+    for (int64_t step = layout.steps - 1; step >= (layer.gradients.dh_first != nullptr ? -1 : 0); --step) {
       for (int tile = share.begin; tile < share.end; ++tile)
         for (int part = 0; part < narrow.count; ++part) {
           const int64_t unit = recurrence.first_column(tile), stop = recurrence.first_column(tile + 1);
@@ -245,14 +245,14 @@ inline void ordered_backward(const OrderedBackward& layer) {
               lines);
     }
   }
-  if (layer.dh_first != nullptr) {
-    state_to_rows(layer.d_state, layout, layer.dh_first);
-    state_to_rows(layer.d_cell, layout, layer.dc_first);
+  if (layer.gradients.dh_first != nullptr) {
+    state_to_rows(layer.d_state, layout, layer.gradients.dh_first);
+    state_to_rows(layer.d_cell, layout, layer.gradients.dc_first);
   }
-  if (layer.recurrent_gradients != nullptr)
-    sddmm_panels(recurrence, layer.recurrent_gradients, layer.h_panels, layer.d_panels, wide, true);
-  if (layer.bias_gradient != nullptr) sum_lines(layer.d_panels, wide, lines, layer.bias_gradient);
-  inputs_backward(inputs, layer.input_values, layer.x, layer.d_panels, wide, layer.dx, layer.input_gradients,
+  if (layer.gradients.recurrent_gradients != nullptr)
+    sddmm_panels(recurrence, layer.gradients.recurrent_gradients, layer.h_panels, layer.d_panels, wide, true);
+  if (layer.gradients.bias_gradient != nullptr) sum_lines(layer.d_panels, wide, lines, layer.gradients.bias_gradient);
+  inputs_backward(inputs, layer.weights.input_values, layer.x, layer.d_panels, wide, layer.gradients.dx, layer.gradients.input_gradients,
                   layer.values_t, layer.x_panels);
 }
 

@@ -121,13 +121,13 @@ struct Elman {
 
 template <class Cell>
 void forward(const LayerForward& layer) {
-  const Packed inputs(layer.input_index), recurrence(layer.recurrent_index);
+  const Packed inputs(layer.weights.input_index), recurrence(layer.weights.recurrent_index);
   const StepLayout layout(layer.shape);
   const Panels& narrow = layout.panels;
   const int64_t hidden = layout.hidden, lines = Cell::kGates * hidden, width = narrow.width;
   const Panels wide(layout.steps * layout.batch);
 
-  project_inputs(inputs, layer.input_values, layer.bias, layer.x, layer.x_panels, wide, layout,
+  project_inputs(inputs, layer.weights.input_values, layer.bias, layer.x, layer.x_panels, wide, layout,
                  [&](int64_t step, int part) { return layout.at(layer.gates, step, part, lines); });
   state_from_rows(layer.h_first, layout, layer.states);
   if (Cell::kCell) state_from_rows(layer.c_first, layout, layer.cells);
@@ -151,7 +151,7 @@ void forward(const LayerForward& layer) {
           for (int column_tile = 0; column_tile < recurrence.column_tiles(); ++column_tile)
             for (int gate = 0; gate < Cell::kGates; ++gate) {
               const int row_tile = gate * chunks + chunk;
-              spmm(narrow.width, recurrence.tile(row_tile, column_tile), layer.recurrent_values,
+              spmm(narrow.width, recurrence.tile(row_tile, column_tile), layer.weights.recurrent_values,
                        before + recurrence.first_column(column_tile) * width,
                        sums + recurrence.first_row(row_tile) * width);
             }
@@ -186,14 +186,14 @@ void forward(const LayerForward& layer) {
 
 template <class Cell>
 void backward(const LayerBackward& layer) {
-  const Packed inputs(layer.input_index), recurrence(layer.recurrent_index);
+  const Packed inputs(layer.weights.input_index), recurrence(layer.weights.recurrent_index);
   const StepLayout layout(layer.shape);
   const Panels& narrow = layout.panels;
   const int64_t hidden = layout.hidden, lines = Cell::kGates * hidden, width = narrow.width;
   const Panels wide(layout.steps * layout.batch);
   float* d_recurrent_panels = Cell::kApart ? layer.d_recurrent_panels : layer.d_input_panels;
 
-  transpose_values(recurrence, layer.recurrent_values, layer.values_t);
+  transpose_values(recurrence, layer.weights.recurrent_values, layer.values_t);
   if (Cell::kCell) {
     if (layer.dc_last != nullptr)
       state_from_rows(layer.dc_last, layout, layer.d_cell);
@@ -209,7 +209,7 @@ void backward(const LayerBackward& layer) {
     // Two of each, used in turn: while one step's gradients are read by all threads the next one's are written.
     const int64_t turn = layout.line_floats(lines);
     // Step -1 is the state before the window: it gets a gradient but has no cell.
-    for (int64_t step = layout.steps - 1; step >= (layer.dh_first != nullptr ? -1 : 0); --step) {
+    for (int64_t step = layout.steps - 1; step >= (layer.gradients.dh_first != nullptr ? -1 : 0); --step) {
       float* d_input = layer.d_input + (step & 1) * turn;
       float* d_recurrent = Cell::kApart ? layer.d_recurrent + (step & 1) * turn : d_input;
       float* d_later = (Cell::kApart ? layer.d_recurrent : layer.d_input) + ((step + 1) & 1) * turn;
@@ -252,20 +252,20 @@ void backward(const LayerBackward& layer) {
 #pragma omp barrier
     }
   }
-  if (layer.dh_first != nullptr) {
-    state_to_rows(layer.d_state, layout, layer.dh_first);
-    if (Cell::kCell) state_to_rows(layer.d_cell, layout, layer.dc_first);
+  if (layer.gradients.dh_first != nullptr) {
+    state_to_rows(layer.d_state, layout, layer.gradients.dh_first);
+    if (Cell::kCell) state_to_rows(layer.d_cell, layout, layer.gradients.dc_first);
   }
-  if (layer.recurrent_gradients != nullptr)
-    sddmm_panels(recurrence, layer.recurrent_gradients, layer.h_panels, d_recurrent_panels, wide, true);
-  inputs_backward(inputs, layer.input_values, layer.x, layer.d_input_panels, wide, layer.dx, layer.input_gradients,
+  if (layer.gradients.recurrent_gradients != nullptr)
+    sddmm_panels(recurrence, layer.gradients.recurrent_gradients, layer.h_panels, d_recurrent_panels, wide, true);
+  inputs_backward(inputs, layer.weights.input_values, layer.x, layer.d_input_panels, wide, layer.gradients.dx, layer.gradients.input_gradients,
                   layer.values_t, layer.x_panels);
-  if (layer.bias_gradient != nullptr) sum_lines(layer.d_input_panels, wide, lines, layer.bias_gradient);
-  if (layer.recurrent_bias_gradient != nullptr) {
-    if (Cell::kApart || layer.bias_gradient == nullptr)
-      sum_lines(d_recurrent_panels, wide, lines, layer.recurrent_bias_gradient);
+  if (layer.gradients.bias_gradient != nullptr) sum_lines(layer.d_input_panels, wide, lines, layer.gradients.bias_gradient);
+  if (layer.gradients.recurrent_bias_gradient != nullptr) {
+    if (Cell::kApart || layer.gradients.bias_gradient == nullptr)
+      sum_lines(d_recurrent_panels, wide, lines, layer.gradients.recurrent_bias_gradient);
     else
-      std::copy(layer.bias_gradient, layer.bias_gradient + lines, layer.recurrent_bias_gradient);
+      std::copy(layer.gradients.bias_gradient, layer.gradients.bias_gradient + lines, layer.gradients.recurrent_bias_gradient);
   }
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,15 @@ class PackedRecurrent(nn.Module):
     """
 
     kind: ClassVar[type[nn.RNNBase]]
+    arguments: ClassVar[tuple[str, ...]] = (
+        "input_size",
+        "hidden_size",
+        "num_layers",
+        "bias",
+        "batch_first",
+        "dropout",
+    )
+    """Those that torch's module is made with, and keeps under the same names."""
 
     def __init__(
         self,
@@ -43,7 +52,12 @@ class PackedRecurrent(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self._configure(input_size, hidden_size, num_layers, bias, batch_first, dropout, weight_drop)
+        for name, probability in (("dropout", dropout), ("weight_drop", weight_drop)):
+            if not 0 <= probability <= 1:
+                raise ValueError(f"{name} must be from 0 to 1, got {probability}")
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.bias, self.batch_first = bias, batch_first
+        self.dropout, self.weight_drop = dropout, weight_drop
         gates = (hidden_size,) * GATES[self.cell]
         for layer in range(num_layers):
             for name, columns in (("ih", input_size if layer == 0 else hidden_size), ("hh", hidden_size)):
@@ -52,23 +66,6 @@ class PackedRecurrent(nn.Module):
                 if bias:
                     self.register_parameter(f"bias_{name}_l{layer}", nn.Parameter(torch.empty(sum(gates))))
         self.reset_parameters()
-
-    def _configure(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int,
-        bias: bool,
-        batch_first: bool,
-        dropout: float,
-        weight_drop: float,
-    ) -> None:
-        for name, probability in (("dropout", dropout), ("weight_drop", weight_drop)):
-            if not 0 <= probability <= 1:
-                raise ValueError(f"{name} must be from 0 to 1, got {probability}")
-        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self.bias, self.batch_first = bias, batch_first
-        self.dropout, self.weight_drop = dropout, weight_drop
 
     @property
     def cell(self) -> str:
@@ -94,16 +91,9 @@ class PackedRecurrent(nn.Module):
             raise ValueError("a packed recurrent module is neither bidirectional nor does it have a proj_size")
         packed = cls.__new__(cls)
         nn.Module.__init__(packed)
-        packed._configure(
-            dense.input_size,
-            dense.hidden_size,
-            dense.num_layers,
-            dense.bias,
-            dense.batch_first,
-            dense.dropout,
-            weight_drop=getattr(dense, "weight_drop", 0.0),
-        )
-        packed._take_kind(dense)
+        for name in cls.arguments:
+            setattr(packed, name, getattr(dense, name))
+        packed.weight_drop = getattr(dense, "weight_drop", 0.0)
         gates = (dense.hidden_size,) * GATES[packed.cell]
         for name, parameter in dense.named_parameters():
             if name.startswith("weight"):
@@ -115,29 +105,15 @@ class PackedRecurrent(nn.Module):
                 packed.register_parameter(name, nn.Parameter(parameter.detach().clone()))
         return packed.train(dense.training)
 
-    def _take_kind(self, dense: nn.RNNBase) -> None:
-        """Whatever tells variants of a cell apart."""
-
     def to_dense(self) -> nn.RNNBase:
         """torch's module with zeros where no weight exists."""
         make: Callable[..., nn.RNNBase] = self.kind
-        dense = make(
-            self.input_size,
-            self.hidden_size,
-            self.num_layers,
-            bias=self.bias,
-            batch_first=self.batch_first,
-            dropout=self.dropout,
-            **self._kind_arguments(),
-        )
+        dense = make(**{name: getattr(self, name) for name in self.arguments})
         with torch.no_grad():
             for name, parameter in dense.named_parameters():
                 own = getattr(self, name)
                 parameter.copy_(own.to_dense() if isinstance(own, PackedWeight) else own)
         return dense.train(self.training)
-
-    def _kind_arguments(self) -> dict[str, Any]:
-        return {}
 
     # Running
 
@@ -230,6 +206,8 @@ class PackedRNN(PackedRecurrent):
     """``torch.nn.RNN`` with sparse weights; ``nonlinearity`` is ``"tanh"`` or ``"relu"``; see :class:`PackedLSTM`."""
 
     kind = nn.RNN
+    arguments = (*PackedRecurrent.arguments, "nonlinearity")
+    nonlinearity: str
 
     def __init__(self, *arguments: Any, nonlinearity: str = "tanh", **named: Any) -> None:
         if nonlinearity not in ("tanh", "relu"):
@@ -237,17 +215,9 @@ class PackedRNN(PackedRecurrent):
         object.__setattr__(self, "nonlinearity", nonlinearity)
         super().__init__(*arguments, **named)
 
-    nonlinearity: str
-
     @property
     def cell(self) -> str:
         return f"rnn_{self.nonlinearity}"
-
-    def _take_kind(self, dense: nn.RNNBase) -> None:
-        self.nonlinearity = cast(nn.RNN, dense).nonlinearity
-
-    def _kind_arguments(self) -> dict[str, Any]:
-        return {"nonlinearity": self.nonlinearity}
 
     def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         y, h, _ = self._run(x, self._state(x) if state is None else state, None)

@@ -50,6 +50,24 @@ class LayerWeights(NamedTuple):
             collect(self.recurrent_index, before, panel_rows(d_recurrent, tokens, rows))
 
 
+class LayerGradients(NamedTuple):
+    """What the backward pass of a recurrent layer gives, by the names in the kernels' structures."""
+
+    dx: Tensor | None
+    dh_first: Tensor | None
+    dc_first: Tensor | None
+    input_gradients: Tensor | None
+    recurrent_gradients: Tensor | None
+    bias_gradient: Tensor | None
+    recurrent_bias_gradient: Tensor | None
+
+    @staticmethod
+    def empty(x: Tensor, weights: LayerWeights, rows: int, hidden: int, needs: list[bool]) -> list[Tensor]:
+        """Memory for them, in their order; of no size where not needed."""
+        state, values = (x.shape[1], hidden), (weights.input_values.shape, weights.recurrent_values.shape)
+        return empty_where_needed(x, [x.shape, state, state, *values, (rows,), (rows,)], needs)
+
+
 # Tensors
 
 

@@ -11,20 +11,7 @@ from torch import Tensor
 from selfish_rnn.engine import library
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.library import address, panel_floats
-from selfish_rnn.engine.operators.common import (
-    check_gates,
-    check_kept,
-    check_shape,
-    check_weight,
-    contiguous,
-    contiguous_if,
-    empty_where_needed,
-    operator,
-    panel_rows,
-    wants_gradients,
-    where_needed,
-    window_shape,
-)
+from selfish_rnn.engine.operators import common
 from selfish_rnn.engine.packed_weight import PackedWeight
 
 
@@ -60,7 +47,7 @@ class Gradients(NamedTuple):
 
     @classmethod
     def of(cls, found: list[Tensor], needs: list[bool]) -> Gradients:
-        dx, dh_first, input_gradients, *levels = where_needed(found, needs)
+        dx, dh_first, input_gradients, *levels = common.where_needed(found, needs)
         depth = len(levels) // 2
         return cls(dx, dh_first, input_gradients, levels[:depth], levels[depth:])
 
@@ -77,9 +64,9 @@ def highway_window(
 
     x is steps x batch x inputs, h and ``mask`` batch x hidden; there is a recurrent matrix and a bias for each depth.
     """
-    check_gates(recurrence, (h.shape[-1],) * 2)
+    common.check_gates(recurrence, (h.shape[-1],) * 2)
     values, indices = [weight.values for weight in recurrence], [weight.index for weight in recurrence]
-    keep = wants_gradients(x, h, inputs.values, *values, *biases)
+    keep = common.wants_gradients(x, h, inputs.values, *values, *biases)
     y: Tensor = highway(x, h, mask, inputs.values, inputs.index, values, indices, list(biases), keep)[0]
     return y
 
@@ -89,7 +76,7 @@ def _pointers(tensors: Sequence[Tensor | None]) -> ctypes.Array[Any]:
     return (ctypes.c_void_p * len(tensors))(*map(address, tensors))
 
 
-@operator("highway")
+@common.operator("highway")
 def highway(
     x: Tensor,
     h: Tensor,
@@ -102,13 +89,13 @@ def highway(
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The state after each step; the rest is :class:`Kept` for the backward pass."""
-    x, h, input_values = contiguous(x, h, input_values)
-    mask, values, biases = contiguous_if(mask), contiguous(*values), contiguous(*biases)
+    x, h, input_values = common.contiguous(x, h, input_values)
+    mask, values, biases = common.contiguous_if(mask), common.contiguous(*values), common.contiguous(*biases)
     hidden, inputs, batch = h.shape[-1], x.shape[-1], x.shape[1]
-    shape = window_shape(x, hidden, h, mask)
+    shape = common.window_shape(x, hidden, h, mask)
     _check_weights(input_values, input_index, values, indices, inputs, hidden)
     for bias in biases:
-        check_shape("bias", bias, 2 * hidden)
+        common.check_shape("bias", bias, 2 * hidden)
     y = x.new_empty(*x.shape[:2], hidden)
     kept = Kept.empty(x, hidden, len(values), keep)
     work = library.workspace(
@@ -139,9 +126,9 @@ def highway(
 def _check_weights(
     input_values: Tensor, input_index: Tensor, values: list[Tensor], indices: list[Tensor], inputs: int, hidden: int
 ) -> None:
-    check_weight(input_values, input_index, 2 * hidden, inputs)
+    common.check_weight(input_values, input_index, 2 * hidden, inputs)
     for level_values, index in zip(values, indices, strict=True):
-        check_weight(level_values, index, 2 * hidden, hidden)
+        common.check_weight(level_values, index, 2 * hidden, hidden)
 
 
 @highway.register_fake
@@ -150,7 +137,7 @@ def _(x: Tensor, h: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     return x.new_empty(*x.shape[:2], h.shape[-1]), *Kept.empty(x, h.shape[-1], len(values), keep)
 
 
-@operator("highway_backward")
+@common.operator("highway_backward")
 def highway_backward(
     x: Tensor,
     mask: Tensor | None,
@@ -163,10 +150,10 @@ def highway_backward(
     needs: list[bool],
 ) -> list[Tensor]:
     """The :class:`Gradients`, those of the depths one after the other; empty where not needed."""
-    x, dy, input_values = contiguous(x, dy, input_values)
-    mask, values = contiguous_if(mask), contiguous(*values)
+    x, dy, input_values = common.contiguous(x, dy, input_values)
+    mask, values = common.contiguous_if(mask), common.contiguous(*values)
     hidden, inputs, batch, depth = dy.shape[-1], x.shape[-1], x.shape[1], len(values)
-    shape, forward, tokens = window_shape(x, hidden, mask), Kept(*kept), x.shape[0] * batch
+    shape, forward, tokens = common.window_shape(x, hidden, mask), Kept(*kept), x.shape[0] * batch
     _check_weights(input_values, input_index, values, indices, inputs, hidden)
     found = _gradients(x, input_values, values, dy, needs)
     given = Gradients.of(found, needs)
@@ -201,17 +188,17 @@ def highway_backward(
     )
     d_levels, seen = work["d_panels"].chunk(depth), forward.h_panels.chunk(depth)
     if is_collecting(input_index):
-        collect(input_index, x, panel_rows(d_levels[0], tokens, 2 * hidden))
+        collect(input_index, x, common.panel_rows(d_levels[0], tokens, 2 * hidden))
     for index, h_panels, d_level in zip(indices, seen, d_levels, strict=True):
         if is_collecting(index):
-            collect(index, panel_rows(h_panels, tokens, hidden), panel_rows(d_level, tokens, 2 * hidden))
+            collect(index, common.panel_rows(h_panels, tokens, hidden), common.panel_rows(d_level, tokens, 2 * hidden))
     return found
 
 
 def _gradients(x: Tensor, input_values: Tensor, values: list[Tensor], dy: Tensor, needs: list[bool]) -> list[Tensor]:
     hidden = dy.shape[-1]
     levels = [*(tensor.shape for tensor in values), *[(2 * hidden,)] * len(values)]
-    return empty_where_needed(x, [x.shape, (x.shape[1], hidden), input_values.shape, *levels], needs)
+    return common.empty_where_needed(x, [x.shape, (x.shape[1], hidden), input_values.shape, *levels], needs)
 
 
 @highway_backward.register_fake
@@ -232,7 +219,7 @@ def _autograd(ctx: Any, dy: Tensor | None, *unused: Tensor | None) -> tuple[Any,
     nothing = [None] * ctx.depth
     if dy is None:
         return None, None, None, None, None, nothing, nothing, nothing, None
-    check_kept(ctx.keep)
+    common.check_kept(ctx.keep)
     x, mask, input_values, input_index, *rest = ctx.saved_tensors
     levels = len(Kept._fields)
     kept, values, indices = rest[:levels], rest[levels : levels + ctx.depth], rest[levels + ctx.depth :]

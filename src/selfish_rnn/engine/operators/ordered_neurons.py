@@ -8,19 +8,7 @@ from torch import Tensor
 
 from selfish_rnn.engine import library
 from selfish_rnn.engine.library import panel_floats
-from selfish_rnn.engine.operators.common import (
-    LayerWeights,
-    check_gates,
-    check_kept,
-    check_shape,
-    contiguous,
-    contiguous_if,
-    empty_where_needed,
-    operator,
-    wants_gradients,
-    where_needed,
-    window_shape,
-)
+from selfish_rnn.engine.operators import common
 from selfish_rnn.engine.packed_weight import PackedWeight
 
 
@@ -63,17 +51,6 @@ class Kept(NamedTuple):
     h_panels: Tensor
 
 
-class Gradients(NamedTuple):
-    """What the backward pass gives, by the names in the kernels' structures."""
-
-    dx: Tensor | None
-    dh_first: Tensor | None
-    dc_first: Tensor | None
-    input_gradients: Tensor | None
-    recurrent_gradients: Tensor | None
-    bias_gradient: Tensor | None
-
-
 def ordered_window(
     x: Tensor,
     h: Tensor,
@@ -90,8 +67,8 @@ def ordered_window(
     which some may be dropped.
     """
     hidden = h.shape[-1]
-    check_gates([recurrence], (*(hidden // chunk,) * 2, *(hidden,) * 4))
-    keep = wants_gradients(x, h, c, inputs.values, recurrent_values, bias)
+    common.check_gates([recurrence], (*(hidden // chunk,) * 2, *(hidden,) * 4))
+    keep = common.wants_gradients(x, h, c, inputs.values, recurrent_values, bias)
     results = Results(
         *ordered_neurons(x, h, c, inputs.values, inputs.index, recurrent_values, recurrence.index, bias, chunk, keep)
     )
@@ -102,7 +79,7 @@ def _rows(hidden: int, chunk: int) -> int:
     return 4 * hidden + 2 * (hidden // chunk)
 
 
-@operator("ordered_neurons")
+@common.operator("ordered_neurons")
 def ordered_neurons(
     x: Tensor,
     h: Tensor,
@@ -116,12 +93,12 @@ def ordered_neurons(
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The :class:`Results`: h at every step, the last c, the distances of both master gates, and what is kept."""
-    x, h, c, bias = contiguous(x, h, c, bias)
-    weights = LayerWeights(input_values, input_index, recurrent_values, recurrent_index).contiguous()
+    x, h, c, bias = common.contiguous(x, h, c, bias)
+    weights = common.LayerWeights(input_values, input_index, recurrent_values, recurrent_index).contiguous()
     hidden, inputs = h.shape[-1], x.shape[-1]
-    shape = window_shape(x, hidden, h, c)
+    shape = common.window_shape(x, hidden, h, c)
     weights.check(_rows(hidden, chunk), inputs, hidden)
-    check_shape("bias", bias, _rows(hidden, chunk))
+    common.check_shape("bias", bias, _rows(hidden, chunk))
     results = Results.empty(x, hidden, chunk, keep)
     library.run(
         "ordered_forward",
@@ -144,7 +121,7 @@ def _(x: Tensor, h: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     return tuple(Results.empty(x, h.shape[-1], chunk, keep))
 
 
-@operator("ordered_neurons_backward")
+@common.operator("ordered_neurons_backward")
 def ordered_neurons_backward(
     x: Tensor,
     input_values: Tensor,
@@ -157,15 +134,15 @@ def ordered_neurons_backward(
     chunk: int,
     needs: list[bool],
 ) -> list[Tensor]:
-    """The :class:`Gradients`; empty where not needed."""
-    x, dy = contiguous(x, dy)
-    weights = LayerWeights(input_values, input_index, recurrent_values, recurrent_index).contiguous()
-    dc_last = contiguous_if(dc_last)
+    """The :class:`~selfish_rnn.engine.operators.common.LayerGradients`; empty where not needed."""
+    x, dy = common.contiguous(x, dy)
+    weights = common.LayerWeights(input_values, input_index, recurrent_values, recurrent_index).contiguous()
+    dc_last = common.contiguous_if(dc_last)
     hidden, inputs, forward = dy.shape[-1], x.shape[-1], Kept(*kept)
     rows = _rows(hidden, chunk)
-    shape = window_shape(x, hidden, dc_last)
+    shape = common.window_shape(x, hidden, dc_last)
     weights.check(rows, inputs, hidden)
-    found = _gradients(x, weights, dy, chunk, needs)
+    found = common.LayerGradients.empty(x, weights, rows, hidden, needs)
     tokens, batch = x.shape[0] * x.shape[1], x.shape[1]
     work = library.workspace(
         x_panels=panel_floats(tokens, inputs),
@@ -180,7 +157,7 @@ def ordered_neurons_backward(
         shape,
         weights._asdict(),
         forward._asdict(),
-        Gradients(*where_needed(found, needs))._asdict(),
+        common.LayerGradients(*common.where_needed(found, needs))._asdict(),
         work,
         chunk=chunk,
         x=x,
@@ -192,16 +169,11 @@ def ordered_neurons_backward(
     return found
 
 
-def _gradients(x: Tensor, weights: LayerWeights, dy: Tensor, chunk: int, needs: list[bool]) -> list[Tensor]:
-    batch, hidden = dy.shape[1:]
-    state, values = (batch, hidden), (weights.input_values.shape, weights.recurrent_values.shape)
-    return empty_where_needed(x, [x.shape, state, state, *values, (_rows(hidden, chunk),)], needs)
-
-
 @ordered_neurons_backward.register_fake
 def _(x: Tensor, *rest: Any) -> list[Tensor]:
     *_, dy, _, chunk, needs = rest
-    return _gradients(x, LayerWeights(*rest[:4]), dy, chunk, needs)
+    hidden = dy.shape[-1]
+    return common.LayerGradients.empty(x, common.LayerWeights(*rest[:4]), _rows(hidden, chunk), hidden, needs)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -216,16 +188,16 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _autograd(ctx: Any, dy: Tensor | None, dc_last: Tensor | None, *unused: Tensor | None) -> tuple[Tensor | None, ...]:
-    check_kept(ctx.keep)
+    common.check_kept(ctx.keep)
     x, *rest = ctx.saved_tensors
     weights, kept = rest[:4], rest[4:]
     if dy is None:
         dy = x.new_zeros(*x.shape[:2], ctx.hidden)
     needed = ctx.needs_input_grad
     state = needed[1] or needed[2]
-    needs = [needed[0], state, state, needed[3], needed[5], needed[7]]
+    needs = [needed[0], state, state, needed[3], needed[5], needed[7], False]
     found = ordered_neurons_backward(x, *weights, kept, dy, dc_last, ctx.chunk, needs)
-    dx, dh, dc, d_input, d_recurrent, dbias = where_needed(found, needs)
+    dx, dh, dc, d_input, d_recurrent, dbias, _ = common.where_needed(found, needs)
     return dx, dh, dc, d_input, None, d_recurrent, None, dbias, None, None
 
 

@@ -14,28 +14,19 @@ from torch import Tensor
 from selfish_rnn.engine import library
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.library import address, panel_floats
-from selfish_rnn.engine.operators.common import (
-    check_rows,
-    check_shape,
-    check_weight,
-    contiguous,
-    contiguous_if,
-    empty_where_needed,
-    operator,
-    where_needed,
-)
+from selfish_rnn.engine.operators import common
 
 # Linear
 
 
-@operator("linear")
+@common.operator("linear")
 def linear(x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, rows: int) -> Tensor:
     """``x W^T + bias`` for x of … x columns."""
-    x, values = contiguous(x, values)
-    bias = contiguous_if(bias)
+    x, values = common.contiguous(x, values)
+    bias = common.contiguous_if(bias)
     columns = x.shape[-1]
-    check_weight(values, index, rows, columns)
-    check_shape("bias", bias, rows)
+    common.check_weight(values, index, rows, columns)
+    common.check_shape("bias", bias, rows)
     n = x.numel() // columns
     y = x.new_empty(*x.shape[:-1], rows)
     if n:
@@ -49,12 +40,12 @@ def _(x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, rows: int) 
     return x.new_empty(*x.shape[:-1], rows)
 
 
-@operator("linear_backward")
+@common.operator("linear_backward")
 def linear_backward(x: Tensor, gradient: Tensor, values: Tensor, index: Tensor, needs: list[bool]) -> list[Tensor]:
     """The gradients of x, values and bias; empty where not needed."""
-    x, gradient, values = contiguous(x, gradient, values)
+    x, gradient, values = common.contiguous(x, gradient, values)
     columns, rows = x.shape[-1], gradient.shape[-1]
-    check_weight(values, index, rows, columns)
+    common.check_weight(values, index, rows, columns)
     n = x.numel() // columns
     found = _linear_gradients(x, gradient, values, needs)
     if n == 0:
@@ -62,13 +53,15 @@ def linear_backward(x: Tensor, gradient: Tensor, values: Tensor, index: Tensor, 
     work = library.workspace(panels=panel_floats(n, rows + columns))["panels"]
     scratch = library.transposed_scratch(values) if needs[0] else None
     library.kernels().selfish_linear_backward(
-        *map(address, (index, values, x, gradient)), n, *map(address, (*where_needed(found, needs), scratch, work))
+        *map(address, (index, values, x, gradient)),
+        n,
+        *map(address, (*common.where_needed(found, needs), scratch, work)),
     )
     return found
 
 
 def _linear_gradients(x: Tensor, gradient: Tensor, values: Tensor, needs: list[bool]) -> list[Tensor]:
-    return empty_where_needed(x, [x.shape, values.shape, gradient.shape[-1:]], needs)
+    return common.empty_where_needed(x, [x.shape, values.shape, gradient.shape[-1:]], needs)
 
 
 @linear_backward.register_fake
@@ -87,7 +80,7 @@ def _linear_autograd(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     needs = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.has_bias and ctx.needs_input_grad[3]]
     collect(index, x, gradient)
     found = linear_backward(x, gradient, values, index, needs)
-    dx, dvalues, dbias = where_needed(found, needs)
+    dx, dvalues, dbias = common.where_needed(found, needs)
     return dx, dvalues, None, dbias, None
 
 
@@ -97,13 +90,13 @@ linear.register_autograd(_linear_autograd, setup_context=_save_linear)
 # Lookup
 
 
-@operator("lookup")
+@common.operator("lookup")
 def lookup(tokens: Tensor, values: Tensor, index: Tensor, columns: int) -> Tensor:
     """The rows of W that ``tokens`` (int64) name: … x columns."""
     tokens = tokens.contiguous()
-    (values,) = contiguous(values)
-    check_weight(values, index, library.header(index).rows, columns)
-    check_rows("token", tokens, index)
+    (values,) = common.contiguous(values)
+    common.check_weight(values, index, library.header(index).rows, columns)
+    common.check_rows("token", tokens, index)
     y = values.new_empty(*tokens.shape, columns)
     if tokens.numel():
         library.kernels().selfish_lookup(address(index), address(values), address(tokens), tokens.numel(), address(y))
@@ -115,13 +108,13 @@ def _(tokens: Tensor, values: Tensor, index: Tensor, columns: int) -> Tensor:
     return values.new_empty(*tokens.shape, columns)
 
 
-@operator("lookup_backward")
+@common.operator("lookup_backward")
 def lookup_backward(tokens: Tensor, gradient: Tensor, values: Tensor, index: Tensor) -> Tensor:
     """The gradient of values."""
-    gradient, values = contiguous(gradient, values)
+    gradient, values = common.contiguous(gradient, values)
     tokens = tokens.contiguous()
-    check_weight(values, index, library.header(index).rows, gradient.shape[-1])
-    check_rows("token", tokens, index)
+    common.check_weight(values, index, library.header(index).rows, gradient.shape[-1])
+    common.check_rows("token", tokens, index)
     found = torch.empty_like(values)
     library.kernels().selfish_lookup_backward(
         address(index), address(tokens), address(gradient), tokens.numel(), address(found)
@@ -151,17 +144,17 @@ lookup.register_autograd(_lookup_autograd, setup_context=_save_lookup)
 # Loss
 
 
-@operator("cross_entropy")
+@common.operator("cross_entropy")
 def cross_entropy(
     x: Tensor, values: Tensor, index: Tensor, bias: Tensor, targets: Tensor, gradients: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The mean cross-entropy of ``softmax(x W^T + bias)`` with ``targets``, and with ``gradients`` those of x, values
     and bias, which are at hand: without them they are empty."""
-    x, values, bias = contiguous(x, values, bias)
+    x, values, bias = common.contiguous(x, values, bias)
     targets = targets.contiguous()
     columns, rows, n = x.shape[-1], len(bias), targets.numel()
-    check_weight(values, index, rows, columns)
-    check_rows("target", targets, index)
+    common.check_weight(values, index, rows, columns)
+    common.check_rows("target", targets, index)
     if x.numel() != n * columns:
         raise ValueError(f"there are {x.numel() // columns} inputs and {n} targets")
     found = _loss_gradients(x, values, bias, gradients)
@@ -170,7 +163,7 @@ def cross_entropy(
     kernels = library.kernels()
     work = library.workspace(scores=kernels.selfish_cross_entropy_floats(n, rows, columns))["scores"]
     scratch = library.transposed_scratch(values) if gradients else None
-    given = where_needed(found, [gradients] * 3)
+    given = common.where_needed(found, [gradients] * 3)
     loss = kernels.selfish_cross_entropy(
         *map(address, (index, values, bias, x, targets)), n, *map(address, (*given, scratch, work))
     )
@@ -178,7 +171,7 @@ def cross_entropy(
 
 
 def _loss_gradients(x: Tensor, values: Tensor, bias: Tensor, gradients: bool) -> list[Tensor]:
-    return empty_where_needed(x, [x.shape, values.shape, bias.shape], [gradients] * 3)
+    return common.empty_where_needed(x, [x.shape, values.shape, bias.shape], [gradients] * 3)
 
 
 @cross_entropy.register_fake

@@ -10,17 +10,7 @@ from torch import Tensor
 
 from selfish_rnn.engine import library
 from selfish_rnn.engine.library import panel_floats
-from selfish_rnn.engine.operators.common import (
-    LayerWeights,
-    check_kept,
-    check_shape,
-    contiguous,
-    contiguous_if,
-    empty_where_needed,
-    operator,
-    where_needed,
-    window_shape,
-)
+from selfish_rnn.engine.operators import common
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
@@ -47,19 +37,7 @@ class Kept(NamedTuple):
         )
 
 
-class Gradients(NamedTuple):
-    """What the backward pass gives, by the names in the kernels' structures."""
-
-    dx: Tensor | None
-    dh_first: Tensor | None
-    dc_first: Tensor | None
-    input_gradients: Tensor | None
-    recurrent_gradients: Tensor | None
-    bias_gradient: Tensor | None
-    recurrent_bias_gradient: Tensor | None
-
-
-@operator("recurrent_layer")
+@common.operator("recurrent_layer")
 def recurrent_layer(
     x: Tensor,
     h: Tensor,
@@ -77,15 +55,15 @@ def recurrent_layer(
 
     Returns the output at every step and the last h and c; the rest is :class:`Kept` for the backward pass.
     """
-    x, h, c = contiguous(x, h, c)
-    weights = LayerWeights(input_values, input_index, recurrent_values, recurrent_index).contiguous()
-    bias, recurrent_bias = contiguous_if(bias), contiguous_if(recurrent_bias)
+    x, h, c = common.contiguous(x, h, c)
+    weights = common.LayerWeights(input_values, input_index, recurrent_values, recurrent_index).contiguous()
+    bias, recurrent_bias = common.contiguous_if(bias), common.contiguous_if(recurrent_bias)
     hidden, inputs = h.shape[-1], x.shape[-1]
     rows = GATES[cell] * hidden
-    shape = window_shape(x, hidden, h, c if cell == "lstm" else None)
+    shape = common.window_shape(x, hidden, h, c if cell == "lstm" else None)
     weights.check(rows, inputs, hidden)
-    check_shape("bias", bias, rows)
-    check_shape("bias", recurrent_bias, rows)
+    common.check_shape("bias", bias, rows)
+    common.check_shape("bias", recurrent_bias, rows)
     if cell != "gru" and recurrent_bias is not None:
         bias, recurrent_bias = (recurrent_bias if bias is None else bias + recurrent_bias), None
     y, h_last, c_last = x.new_empty(*x.shape[:2], hidden), torch.empty_like(h), torch.empty_like(c)
@@ -120,7 +98,7 @@ def _(x: Tensor, h: Tensor, c: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     return y, torch.empty_like(h), torch.empty_like(c), *Kept.empty(x, h.shape[-1], cell, keep)
 
 
-@operator("recurrent_layer_backward")
+@common.operator("recurrent_layer_backward")
 def recurrent_layer_backward(
     x: Tensor,
     input_values: Tensor,
@@ -135,14 +113,14 @@ def recurrent_layer_backward(
     hidden: int,
     needs: list[bool],
 ) -> list[Tensor]:
-    """The :class:`Gradients`; empty where not needed."""
-    x, dy = contiguous(x, dy)
-    weights = LayerWeights(input_values, input_index, recurrent_values, recurrent_index).contiguous()
-    dh_last, dc_last = contiguous_if(dh_last), contiguous_if(dc_last)
+    """The :class:`~selfish_rnn.engine.operators.common.LayerGradients`; empty where not needed."""
+    x, dy = common.contiguous(x, dy)
+    weights = common.LayerWeights(input_values, input_index, recurrent_values, recurrent_index).contiguous()
+    dh_last, dc_last = common.contiguous_if(dh_last), common.contiguous_if(dc_last)
     rows, inputs, forward = GATES[cell] * hidden, x.shape[-1], Kept(*kept)
-    shape = window_shape(x, hidden, dh_last, dc_last)
+    shape = common.window_shape(x, hidden, dh_last, dc_last)
     weights.check(rows, inputs, hidden)
-    found = _gradients(x, weights, cell, hidden, needs)
+    found = common.LayerGradients.empty(x, weights, rows, hidden, needs)
     window = functools.partial(panel_floats, x.shape[0] * x.shape[1])
     step = functools.partial(panel_floats, x.shape[1])
     apart = cell == "gru"
@@ -160,7 +138,7 @@ def recurrent_layer_backward(
         shape,
         weights._asdict(),
         forward._asdict(),
-        Gradients(*where_needed(found, needs))._asdict(),
+        common.LayerGradients(*common.where_needed(found, needs))._asdict(),
         work,
         kind=library.cell_kind(cell),
         x=x,
@@ -174,16 +152,10 @@ def recurrent_layer_backward(
     return found
 
 
-def _gradients(x: Tensor, weights: LayerWeights, cell: str, hidden: int, needs: list[bool]) -> list[Tensor]:
-    state, bias = (x.shape[1], hidden), (GATES[cell] * hidden,)
-    values = weights.input_values.shape, weights.recurrent_values.shape
-    return empty_where_needed(x, [x.shape, state, state, *values, bias, bias], needs)
-
-
 @recurrent_layer_backward.register_fake
 def _(x: Tensor, *rest: Any) -> list[Tensor]:
     *_, cell, hidden, needs = rest
-    return _gradients(x, LayerWeights(*rest[:4]), cell, hidden, needs)
+    return common.LayerGradients.empty(x, common.LayerWeights(*rest[:4]), GATES[cell] * hidden, hidden, needs)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -198,7 +170,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 def _autograd(
     ctx: Any, dy: Tensor | None, dh_last: Tensor | None, dc_last: Tensor | None, *unused: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    check_kept(ctx.keep)
+    common.check_kept(ctx.keep)
     x, *rest = ctx.saved_tensors
     weights, kept = rest[:4], rest[4:]
     if dy is None:
@@ -210,7 +182,7 @@ def _autograd(
     found = recurrent_layer_backward(
         x, *weights, kept, dy, dh_last, dc_last if lstm else None, ctx.cell, ctx.hidden, needs
     )
-    dx, dh, dc, d_input, d_recurrent, dbias, d_recurrent_bias = where_needed(found, needs)
+    dx, dh, dc, d_input, d_recurrent, dbias, d_recurrent_bias = common.where_needed(found, needs)
     return dx, dh, dc, d_input, None, d_recurrent, None, dbias, d_recurrent_bias, None, None
 
 

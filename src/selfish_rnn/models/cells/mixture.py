@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from selfish_rnn.engine import PackedLinear, PackedWeight, operators, register_packed
-from selfish_rnn.engine.dense_gradients import collect_product, is_collecting
+from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.operators.common import wants_gradients
 
 FLOOR = 1e-8
@@ -130,7 +130,7 @@ class PackedProduct(Product):
 
     def finish(self) -> Callable[[Tensor], None] | None:
         index, dense = self._index, self._dense
-        return None if dense is None else lambda grad_loss: collect_product(index, dense * grad_loss)
+        return None if dense is None else lambda grad_loss: collect(index, None, dense * grad_loss)
 
 
 def mixture_loss(
