@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -28,14 +28,7 @@ class PackedRecurrent(nn.Module):
     """
 
     kind: ClassVar[type[nn.RNNBase]]
-    arguments: ClassVar[tuple[str, ...]] = (
-        "input_size",
-        "hidden_size",
-        "num_layers",
-        "bias",
-        "batch_first",
-        "dropout",
-    )
+    arguments: ClassVar[Sequence[str]] = "input_size hidden_size num_layers bias batch_first dropout".split()
     """Those that torch's module is made with, and keeps under the same names."""
 
     def __init__(

@@ -52,11 +52,8 @@ def linear_backward(x: Tensor, gradient: Tensor, values: Tensor, index: Tensor, 
         return [tensor.zero_() for tensor in found]
     work = library.workspace(panels=panel_floats(n, rows + columns))["panels"]
     scratch = library.transposed_scratch(values) if needs[0] else None
-    library.kernels().selfish_linear_backward(
-        *map(address, (index, values, x, gradient)),
-        n,
-        *map(address, (*common.where_needed(found, needs), scratch, work)),
-    )
+    results = *common.where_needed(found, needs), scratch, work
+    library.kernels().selfish_linear_backward(*map(address, (index, values, x, gradient)), n, *map(address, results))
     return found
 
 
