@@ -28,7 +28,7 @@ class PackedRecurrent(nn.Module):
     """
 
     kind: ClassVar[type[nn.RNNBase]]
-    arguments: ClassVar[Sequence[str]] = "input_size hidden_size num_layers bias batch_first dropout".split()
+    arguments: ClassVar[Sequence[str]] = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout")
     """Those that torch's module is made with, and keeps under the same names."""
 
     def __init__(
