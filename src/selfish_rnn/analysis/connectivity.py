@@ -7,6 +7,7 @@ row there, and the out-degree the count of a column. Everything is counted from 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,11 +51,46 @@ def random_degrees(density: float, among: int) -> tuple[Any, Any]:
 
     The binomial distribution B(among, density), which is the start of a uniform allocation.
     """
-    if not 0 < density < 1:
-        raise ValueError(f"density must lie between 0 and 1, got {density}")
     degrees = np.arange(among + 1)
+    if density in (0, 1):
+        return degrees, (degrees == among * density).astype(float)
     choices = np.array([math.lgamma(among + 1) - math.lgamma(k + 1) - math.lgamma(among - k + 1) for k in degrees])
     return degrees, np.exp(choices + degrees * math.log(density) + (among - degrees) * math.log1p(-density))
+
+
+@dataclass(frozen=True)
+class DegreeShares:
+    """Shares of the units by their degree: bin ``i`` holds the degrees between ``edges[i]`` and ``edges[i + 1]``."""
+
+    edges: Any
+    gates: dict[str, Any]
+    random: Any
+
+
+def degree_shares(topology: Topology, *, sent: bool, start: Topology | None = None, bins: int = 24) -> DegreeShares:
+    """The distribution of in-degrees (or with ``sent`` of out-degrees) in every gate and at the random start.
+
+    Without the topology at the ``start``, that is what a random topology of the same density has on average.
+    """
+    degrees = out_degrees if sent else in_degrees
+    found = {gate: degrees(topology, gate) for gate in topology.gates.names}
+    width = topology.size // topology.shape[0]
+    if start is None:
+        sizes = topology.gates.sizes if sent else [width] * len(found)
+        random = [random_degrees(topology.density, among) for among in sizes]
+    else:
+        before = [degrees(start, gate) for gate in found]
+        random = [(values, np.full(len(values), 1 / len(values))) for values in before]
+    likely = [values[shares > 1e-4] for values, shares in random]
+    everything = np.concatenate([*found.values(), *likely])
+    lowest, highest = int(everything.min()), int(everything.max())
+    step = -(-(highest - lowest + 1) // bins)
+    edges = np.arange(lowest - 0.5, highest + step, step)
+    return DegreeShares(
+        edges,
+        {gate: np.histogram(values, edges)[0] / len(values) for gate, values in found.items()},
+        sum(np.histogram(values, edges, weights=shares)[0] for values, shares in random) / len(random),
+    )
 
 
 def _places(topology: Topology, gate: str) -> tuple[Any, Any, int, int]:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
+from selfish_rnn.analysis.writing import writing
 from selfish_rnn.errors import UserError
-from selfish_rnn.files import clear_write_errors
 
 if TYPE_CHECKING:  # matplotlib is an extra
     from matplotlib.axes import Axes
@@ -28,7 +28,7 @@ DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))
 GREY = "#777777"
 _LEGEND_LINE = 0.15
 
-_PARAMETERS: dict[str, Any] = {
+_PARAMETERS: Any = {  # matplotlib's type for it is a list of every parameter it knows
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.labelsize": 8,
@@ -111,8 +111,7 @@ def save(figure: Figure, path: str | Path) -> tuple[Path, Path]:
     """
     base = Path(path)
     vector, pixels = (base.with_name(f"{_stem(base)}{suffix}") for suffix in (".svg", ".png"))
-    with _parameters(), clear_write_errors(base):
-        base.parent.mkdir(parents=True, exist_ok=True)
+    with _parameters(), writing(base):
         figure.savefig(vector, metadata={"Date": None})
         figure.savefig(pixels, metadata={"Software": None})
     return vector, pixels

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from selfish_rnn.analysis.connectivity import density_map, in_degrees, out_degrees, random_degrees
+from selfish_rnn.analysis.connectivity import degree_shares, density_map
 from selfish_rnn.analysis.names import gate_name, short_names
 from selfish_rnn.analysis.style import COLOURS, COLUMN, GREY, PAGE, legend_below, new_figure, styled
 from selfish_rnn.topology import Topology
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Topologies = Mapping[str, Topology]
 """By the names of the matrices, as :meth:`RunRecord.topologies` and :attr:`Sparsifier.topologies` give them."""
-
-BARS = 24
-"""About how many bins a distribution of degrees is divided into."""
 
 
 @styled
@@ -70,15 +64,13 @@ def degree_distributions(topologies: Topologies, *, start: Topologies | None = N
     figure = new_figure(COLUMN, 1.05 * len(topologies) + 0.4)
     panels = figure.subplots(len(topologies), 2, squeeze=False)
     for line, (name, topology), short in zip(panels, topologies.items(), short_names(list(topologies)), strict=True):
-        for axes, degrees in zip(line, (in_degrees, out_degrees), strict=True):
-            found = {gate: degrees(topology, gate) for gate in topology.gates.names}
-            if start is None:
-                among = [_most(topology, gate, degrees) for gate in found]
-                random = [random_degrees(topology.density, most) for most in among] if 0 < topology.density < 1 else []
-            else:
-                random = [(before, np.full(len(before), 1 / len(before))) for before in
-                          (degrees(start[name], gate) for gate in found)]  # fmt: skip
-            _draw_degrees(axes, found, random, [COLOURS[gates.index(gate) % len(COLOURS)] for gate in found])
+        for axes, sent in zip(line, (False, True), strict=True):
+            shares = degree_shares(topology, sent=sent, start=None if start is None else start[name])
+            axes.stairs(shares.random, shares.edges, fill=True, color=GREY, alpha=0.3, linewidth=0)
+            for gate, found in shares.gates.items():
+                colour = COLOURS[gates.index(gate) % len(COLOURS)]
+                axes.stairs(found, shares.edges, color=colour, linewidth=1.1, baseline=None)
+            axes.set(yticks=[], ylim=(0, None))
         line[0].set_ylabel(short)
     panels[0][0].set_title("weights received", pad=3)
     panels[0][1].set_title("weights sent", pad=3)
@@ -89,27 +81,6 @@ def degree_distributions(topologies: Topologies, *, start: Topologies | None = N
         axes.set_xlabel("weights of a unit")
     legend_below(figure, panels[0][0], 3, last="random start")
     return figure
-
-
-def _draw_degrees(axes: Axes, found: Mapping[str, Any], random: Sequence[tuple[Any, Any]], colours: list[str]) -> None:
-    """Shares of the units by their degree, in the same bins for all gates and for the random start."""
-    likely = [degrees[shares > 1e-4] for degrees, shares in random]
-    everything = np.concatenate([*found.values(), *likely])
-    step = max(1, round((everything.max() - everything.min()) / BARS))
-    edges = np.arange(everything.min() - 0.5, everything.max() + step + 0.5, step)
-    if random:
-        shares = sum(np.histogram(degrees, edges, weights=weights)[0] for degrees, weights in random) / len(random)
-        axes.stairs(shares, edges, fill=True, color=GREY, alpha=0.3, linewidth=0)
-    for degrees, colour in zip(found.values(), colours, strict=True):
-        axes.stairs(np.histogram(degrees, edges)[0] / len(degrees), edges, color=colour, linewidth=1.1, baseline=None)
-    axes.set_yticks([])
-    axes.set_ylim(bottom=0)
-
-
-def _most(topology: Topology, gate: str, degrees: Any) -> int:
-    """How many weights a unit can have in a gate."""
-    height = dict(zip(topology.gates.names, topology.gates.sizes, strict=True))[gate]
-    return height if degrees is out_degrees else topology.size // topology.shape[0]
 
 
 def _refuse_none(topologies: Topologies) -> None:
