@@ -29,11 +29,13 @@ def command_of(record: RunRecord) -> str:
     is, or only with more words than anyone reads, is named by its file.
     """
     wanted = dict(record.settings)
-    found = [words for words in (_words(preset, wanted) for preset in preset_names()) if words is not None]
+    tried = [_words(preset, wanted) for preset in preset_names()]
+    found: list[list[str]] = [words for words in tried if words is not None]
     name = shlex.quote(record.name)
     if not found:
         return f"selfish-rnn train --config {name}/config.yaml --run {name}-again"
-    return f"selfish-rnn train {shlex.join(min(found, key=lambda words: len(words)))} --run {name}"
+    shortest = min(found, key=len)
+    return f"selfish-rnn train {shlex.join(shortest)} --run {name}"
 
 
 def _words(preset: str, wanted: Mapping[str, Any]) -> list[str] | None:
@@ -43,7 +45,7 @@ def _words(preset: str, wanted: Mapping[str, Any]) -> list[str] | None:
     try:
         own = _complete(preset, *names)
         given = dict(flat(wanted))
-        words = names + [f"{key}={_written(value)}" for key, value in given.items() if own.get(key) != value]
+        words = names + [f"{key}={_written(key, value)}" for key, value in given.items() if own.get(key) != value]
         return [preset, *words] if _complete(preset, *words) == given else None
     except UserError:
         return None
@@ -56,8 +58,13 @@ def _complete(preset: str, *assignments: str) -> dict[str, Any]:
     return dict(flat(build_experiment(settings, preset).model_dump(mode="json")))
 
 
-def _written(value: Any) -> str:
-    """A value as a word of the command line, which is read as YAML."""
-    if isinstance(value, str) and yaml.safe_load(value or "null") == value:
-        return value
-    return json.dumps(value)
+def _written(key: str, value: Any) -> str:
+    """A value as a word of the command line, which is read as YAML, but for the name of a corpus."""
+    return value if isinstance(value, str) and (key == "corpus" or _is_plain(value)) else json.dumps(value)
+
+
+def _is_plain(text: str) -> bool:
+    try:
+        return bool(yaml.safe_load(text) == text)
+    except yaml.YAMLError:
+        return False

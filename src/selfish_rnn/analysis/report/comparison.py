@@ -70,8 +70,9 @@ class Comparison:
         assert best.mean is not None
         assert second.mean is not None
         gap = second.mean - best.mean
-        below = f"{gap:.2f} ({100 * gap / second.mean:.1f} %) below"
-        return f"{best.label} has the lowest test perplexity: {outcome(best)}, {below} {second.label} with {outcome(second)}. {_certainty(best, second, gap)}"
+        below = f"{gap:.2f} ({100 * gap / second.mean:.1f} %) below {second.label} with {outcome(second)}"
+        won = f"{best.label} has the lowest test perplexity: {outcome(best)}"
+        return f"{won}, {below}. {_certainty(best, second, gap)}"
 
 
 def outcome(group: Group) -> str:

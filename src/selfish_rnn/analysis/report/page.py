@@ -123,8 +123,8 @@ def _topologies(any_found: bool) -> Markup:
         words = "The folders of these runs do not hold their models (model.safetensors), so there is nothing to show."
         return sections.section("topology", "Topology", tag("p", words, class_="note"))
     about = (
-        "Where the weights of the best model are: rows receive, columns send, and the darker a place, the more of its "
-        "positions exist. Below, how many weights a unit has, against a random start in grey."
+        "Where the weights of the best model are: rows receive, columns send, and the stronger the colour of a place, "
+        "the more of its positions exist. Below, how many weights rows and columns have, a random start in grey."
     )
     return sections.section("topology", "Topology", tag("p", about), tag("div", id="topologies"))
 

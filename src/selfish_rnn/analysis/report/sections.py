@@ -10,7 +10,7 @@ from typing import Any
 from selfish_rnn.analysis.records import RunRecord
 from selfish_rnn.analysis.report.commands import command_of
 from selfish_rnn.analysis.report.comparison import ASIDE, Comparison, Group, differing, flat, mean_and_spread
-from selfish_rnn.analysis.report.markup import NOTHING, Cell, Markup, duration, number, table, tag, together
+from selfish_rnn.analysis.report.markup import NOTHING, Cell, Markup, duration, framed, number, table, tag, together
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,12 @@ def _ranking(comparison: Comparison, swatch: Colour) -> Markup:
     ranked = comparison.ranked
     everything = [perplexity for group in ranked for perplexity in group.perplexities]
     rows = []
-    for place, group in enumerate(comparison.groups, start=1):
+    for group in comparison.groups:
         shared = group.differences(ranked[0]) if ranked and group is not ranked[0] else []
-        worse = f"{sum(value > 0 for value in shared)} of {len(shared)}" if shared else NOTHING
+        worse = f"{sum(value > 0 for value in shared)} of {len(shared)} seeds" if shared else NOTHING
         best = ranked[0].mean if ranked else None
         rows.append(
             [
-                Cell(place, place) if group.mean is not None else Cell(NOTHING),
                 together(swatch(group), group.label),
                 Cell(NOTHING if group.mean is None else mean_and_spread(group), group.mean),
                 Cell(len(group.perplexities), len(group.perplexities)),
@@ -67,8 +66,7 @@ def _ranking(comparison: Comparison, swatch: Colour) -> Markup:
                 number(statistics.fmean(run.valid_perplexity for run in group.runs)),
             ]
         )
-    headings = ["#", "setting", "test perplexity", "seeds", "each seed", "above the best",
-                "seeds worse than the best", "validation"]  # fmt: skip
+    headings = ["setting", "test perplexity", "seeds", "each seed", "above the best", "worse on", "validation"]
     return table(headings, rows, caption="Test perplexity: mean ± standard deviation over seeds; lower is better.")
 
 
@@ -131,10 +129,8 @@ def settings(groups: Sequence[Group], swatch: Colour) -> Markup:
 def _headed_table(groups: Sequence[Group], swatch: Colour, rows: Sequence[Sequence[object]], caption: str) -> Markup:
     head = [tag("th", together(swatch(group), group.label), scope="col") for group in groups]
     body = [tag("tr", *(tag("td", cell) for cell in row)) for row in rows]
-    inner = together(
-        tag("caption", caption), tag("thead", tag("tr", tag("th", "setting", scope="col"), *head)), tag("tbody", *body)
-    )
-    return tag("div", tag("table", inner), class_="scroll", tabindex=0)
+    rows_of_heads = tag("tr", tag("th", "setting", scope="col"), *head)
+    return framed(tag("table", tag("thead", rows_of_heads), tag("tbody", *body), aria_label=caption), caption)
 
 
 def _value(value: Any) -> str:

@@ -105,7 +105,7 @@
     const measure = data.measures.find((one) => one.key === state.measure);
     const width = Math.max(280, Math.min(1080, chart.clientWidth));
     const height = Math.round(Math.max(240, Math.min(420, width * 0.5)));
-    const box = { left: 52, right: width - 12, top: 10, bottom: height - 42 };
+    const box = { left: 52, right: width - 12, top: 26, bottom: height - 42 };
     const shown = lines().filter((line) => !state.hidden.has(line.key)).map(later).filter((line) => line.x.length);
     const xs = shown.flatMap((line) => line.x).filter((value) => value !== null);
     const ys = shown.flatMap((line) => [...line.y, ...(line.low || []), ...(line.high || [])]).filter((value) => Number.isFinite(value));
@@ -134,6 +134,7 @@
       svg.append(shape("line", { class: "grid", x1: x(value), x2: x(value), y1: box.bottom, y2: box.bottom + 4 }));
       svg.append(shape("text", { x: x(value), y: box.bottom + 18, "text-anchor": "middle" }, show(value)));
     }
+    svg.append(shape("text", { x: 2, y: 12 }, measure.label));
     svg.append(shape("text", { x: (box.left + box.right) / 2, y: height - 6, "text-anchor": "middle" },
       state.axis === "epoch" ? "epoch" : "minutes of training"));
     if (state.axis === "epoch") {
@@ -326,8 +327,8 @@
         });
         return make("div", {}, make("h3", {}, matrix.short === matrix.name ? matrix.name : `${matrix.short} (${matrix.name})`),
           make("div", { class: "maps" }, ...figures),
-          make("div", { class: "degrees" }, degrees("weights a unit receives", matrix.received, matrix.gates),
-            degrees("weights a unit sends", matrix.sent, matrix.gates)));
+          make("div", { class: "degrees" }, degrees("weights in a row", matrix.received, matrix.gates),
+            degrees("weights in a column", matrix.sent, matrix.gates)));
       }));
       scaleWords.replaceChildren("density 0", make("span", { class: "scale" }), reading);
       repaint();
