@@ -55,7 +55,7 @@ def duration(seconds: float) -> Cell:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, caption: str, sortable: bool = True) -> Markup:
-    """A table; a column in which a cell has a value is one of numbers."""
+    """A table that scrolls by itself where it is too wide; a column in which a cell has a value is one of numbers."""
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     numeric = [any(row[column].value is not None for row in cells) for column in range(len(headings))]
     head = [
@@ -73,12 +73,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, caption:
         for row in cells
     ]
     kind = "sortable" if sortable else None
-    inner = together(tag("thead", tag("tr", *head)), tag("tbody", *body))
-    return framed(tag("table", inner, class_=kind, aria_label=caption), caption)
-
-
-def framed(inner: Markup, caption: str) -> Markup:
-    """A table that scrolls by itself where it is too wide, with a caption that does not."""
+    inner = tag("table", tag("thead", tag("tr", *head)), tag("tbody", *body), class_=kind, aria_label=caption)
     return tag("figure", tag("div", inner, class_="scroll", tabindex=0), tag("figcaption", caption), class_="table")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from selfish_rnn.analysis.records import RunRecord
 from selfish_rnn.analysis.report.commands import command_of
 from selfish_rnn.analysis.report.comparison import ASIDE, Comparison, Group, differing, flat, mean_and_spread
-from selfish_rnn.analysis.report.markup import NOTHING, Cell, Markup, duration, framed, number, table, tag, together
+from selfish_rnn.analysis.report.markup import NOTHING, Cell, Markup, duration, number, table, tag, together
 
 
 @dataclass(frozen=True)
@@ -114,23 +114,17 @@ def settings(groups: Sequence[Group], swatch: Colour) -> Markup:
     """What differs between the groups, and what does not."""
     flattened = [dict(flat(group.runs[0].settings)) for group in groups]
     keys = [key for key in differing(flattened) if key not in ASIDE]
-    rows = [[tag("code", key), *(_value(one.get(key)) for one in flattened)] for key in keys]
+    rows = [
+        [together(swatch(group), group.label), *(_value(one.get(key)) for key in keys)]
+        for group, one in zip(groups, flattened, strict=True)
+    ]
     same = [[tag("code", key), _value(value)] for key, value in flattened[0].items() if key not in (*keys, *ASIDE)]
-    parts: list[object] = []
-    if rows:
-        parts.append(_headed_table(groups, swatch, rows, "Settings that are not the same everywhere."))
-    else:
-        parts.append(tag("p", "Nothing differs but the seeds."))
-    common = table(["setting", "value"], same, caption="Settings of every run.", sortable=False)
-    parts.append(tag("details", tag("summary", f"{len(same)} settings are the same in every run"), common))
-    return section("settings", "What differs", *parts)
-
-
-def _headed_table(groups: Sequence[Group], swatch: Colour, rows: Sequence[Sequence[object]], caption: str) -> Markup:
-    head = [tag("th", together(swatch(group), group.label), scope="col") for group in groups]
-    body = [tag("tr", *(tag("td", cell) for cell in row)) for row in rows]
-    rows_of_heads = tag("tr", tag("th", "setting", scope="col"), *head)
-    return framed(tag("table", tag("thead", rows_of_heads), tag("tbody", *body), aria_label=caption), caption)
+    told: Markup = tag("p", "Nothing differs but the seeds.")
+    if keys:
+        told = table(["setting", *keys], rows, caption="Settings that are not the same everywhere.")
+    common = table(["name", "value"], same, caption="Settings of every run.", sortable=False)
+    rest = tag("details", tag("summary", f"{len(same)} settings are the same in every run"), common)
+    return section("settings", "What differs", told, rest)
 
 
 def _value(value: Any) -> str:
