@@ -110,8 +110,13 @@ def test_seeds_that_are_not_shared_are_weighed_by_their_spread(gap: float, words
 def test_texts_that_differ_are_not_compared() -> None:
     found = compare([record("a", test=42.0), record("b", test=300.0, corpus="other", method="rigl")])
     assert [len(comparison.groups) for comparison in found] == [1, 1]
-    page = Reader(report_html([record("a", test=42.0), record("b", test=300.0, corpus="other", method="rigl")]))
+    other = dataclasses.replace(
+        record("b", test=300.0, method="rigl"),
+        corpus={"name": "ptb", "sha256": "other", "tokens": {"train": 80000}},
+    )
+    page = Reader(report_html([record("a", test=42.0), other]))
     assert "different texts" in page.words["outcome"]
+    assert "On ptb, 80,000 training tokens" in page.words["outcome"]
 
 
 def test_a_run_without_checksum_belongs_to_the_only_texts_of_its_name() -> None:

@@ -123,9 +123,8 @@ def compare(records: Sequence[RunRecord]) -> list[Comparison]:
             Group(label, tuple(sorted(runs, key=lambda run: (run.seed is None, run.seed))))
             for label, runs in zip(labels, several.values(), strict=True)
         ]
-        corpus = groups[0].runs[0].corpus.get("name") or groups[0].runs[0].settings.get("corpus")
         ranked = sorted(groups, key=lambda group: float("inf") if group.mean is None else group.mean)
-        found.append(Comparison(str(corpus), tuple(ranked)))
+        found.append(Comparison(_texts_in_words(groups[0].runs[0]), tuple(ranked)))
     return found
 
 
@@ -150,6 +149,12 @@ def _texts(record: RunRecord, others: Sequence[RunRecord]) -> str:
     own = record.corpus.get("sha256")
     sums = {other.corpus.get("sha256") for other in others if _named(other) == _named(record)} - {None}
     return str(own or (sums.pop() if len(sums) == 1 else _named(record)))
+
+
+def _texts_in_words(record: RunRecord) -> str:
+    name = str(record.corpus.get("name") or record.settings.get("corpus"))
+    tokens = (record.corpus.get("tokens") or {}).get("train") or record.settings.get("train_tokens")
+    return name if tokens is None else f"{name}, {tokens:,} training tokens"
 
 
 def _named(record: RunRecord) -> tuple[Any, Any]:

@@ -23,6 +23,9 @@ from selfish_rnn.analysis.style import COLOURS
 from selfish_rnn.analysis.writing import writing
 from selfish_rnn.errors import UserError
 
+SCRIPTS = ("elements", "curves", "topologies", "page")
+"""In the order in which they need each other."""
+
 
 def write_report(
     records: Sequence[RunRecord], path: str | Path, *, title: str | None = None, flops: sections.FlopsOf | None = None
@@ -71,7 +74,7 @@ def report_html(
         sections.commands([run for group in groups for run in group.runs]),
     ]
     heading = title or _title(named)
-    script = _file("page.js")
+    script = _script()
     return string.Template(_file("page.html")).substitute(
         title=together(heading),
         about=together(_about(named, groups)),
@@ -155,6 +158,11 @@ def _json(data: Any) -> str:
     """JSON that cannot end the script element it stands in, nor begin anything else."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _script() -> str:
+    """The files of the script as one, with names of its own."""
+    return '"use strict";\n(() => {\n' + "\n".join(_file(f"{name}.js") for name in SCRIPTS) + "})();\n"
 
 
 def _file(name: str) -> str:
