@@ -1,5 +1,4 @@
 /* Tables that sort, and the start of everything. */
-/* Tables. */
 function sortable(table) {
   const headings = [...table.tHead.rows[0].cells];
   headings.forEach((heading, column) => {
