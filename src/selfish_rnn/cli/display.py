@@ -36,7 +36,7 @@ def perplexity_text(value: float) -> str:
     return f"{value:.2f}" if value < 1e6 else f"{value:.1e}"
 
 
-def epoch_line(record: EpochRecord, weights: int) -> str:
+def epoch_line(record: EpochRecord, weights: int, change: str = "rewired") -> str:
     """One line on an epoch; ``weights`` is how many there were before it, which are told only where that changes."""
     notes = []
     if record.averaging:
@@ -44,7 +44,7 @@ def epoch_line(record: EpochRecord, weights: int) -> str:
     if record.network["active_weights"] != weights:
         notes.append(f"{record.network['active_weights']:,} weights")
     elif record.prune_rate:
-        notes.append(f"rewired {100 * record.prune_rate:.1f} %")
+        notes.append(f"{change} {100 * record.prune_rate:.1f} %")
     if record.best:
         notes.append("best")
     return (
@@ -71,6 +71,7 @@ class PlainLog(Listener):
         self.folder = folder
         self._last = time.monotonic()
         self._weights = 0
+        self._change = "rewired"
 
     def __enter__(self) -> PlainLog:
         return self
@@ -80,6 +81,7 @@ class PlainLog(Listener):
 
     def on_start(self, trainer: Trainer) -> None:
         self._weights = trainer.sparsifier.active_weights
+        self._change = "pruned" if trainer.sparsifier.method.prunes else "rewired"
         show_start(self.console, trainer, self.folder)
 
     def on_step(self, report: StepReport) -> None:
@@ -88,7 +90,7 @@ class PlainLog(Listener):
             self._print(f"epoch {report.epoch}/{report.epochs}  {done:.0f} %  {step_text(report)}")
 
     def on_epoch(self, record: EpochRecord) -> None:
-        self._print(epoch_line(record, self._weights))
+        self._print(epoch_line(record, self._weights, self._change))
         self._weights = record.network["active_weights"]
 
     def on_note(self, message: str) -> None:
