@@ -31,7 +31,7 @@ ROOMS = (
 )
 """From the ground up."""
 
-MOST_FILES = 11
+MOST_FILES = 10
 """Modules in one room, besides its ``__init__``."""
 
 

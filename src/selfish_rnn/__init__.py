@@ -19,12 +19,10 @@ if TYPE_CHECKING:
         DENSE,
         DSR,
         GMP,
-        ISS,
         METHODS,
         RIGL,
         SELFISH,
         SET,
-        SMALL_DENSE,
         SNFS,
         STATIC,
         STATIC_ER,
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "DENSE", "DSR", "GMP", "ISS", "METHODS", "NTASGD", "RIGL", "SELFISH", "SET", "SMALL_DENSE", "SNFS", "SNTASGD",
+    "DENSE", "DSR", "GMP", "METHODS", "NTASGD", "RIGL", "SELFISH", "SET", "SNFS", "SNTASGD",
     "STATIC", "STATIC_ER", "GateLayout", "IntrinsicSparseStructures", "Method", "Sparsifier", "UserError", "load_model",
     "pack", "register_cell", "shrink",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ class UserError(ValueError):
     """Something the user can put right.
 
     The message names the file, field or value that is wrong and what would be right. The command line prints
-    it as one line and exits with code 2; a library user sees an ordinary exception.
+    it as one line and exits with code 2; a library user sees an ordinary ``ValueError``.
     """
 
 
@@ -21,5 +21,5 @@ def nearest(word: str, names: Collection[str]) -> str:
 
 
 def unknown(kind: str, name: object, names: Collection[str]) -> str:
-    """What to say of a name that is in no table: ``unknown model 'rnh' (did you mean 'rhn'?); known are ...``."""
+    """What to say of a name that is in no table: ``unknown method 'st' (did you mean 'set'?); known are ...``."""
     return f"unknown {kind} {name!r}{nearest(str(name), names)}; known are {', '.join(names)}"

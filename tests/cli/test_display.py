@@ -22,7 +22,7 @@ from selfish_rnn.cli.display import (
     show_methods,
     show_outcome,
 )
-from selfish_rnn.topology import METHODS
+from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS
 from selfish_rnn.training.metrics import EpochRecord, StepReport
 from tiny_runs import tiny_trainer
 
@@ -181,11 +181,11 @@ def test_a_diverged_run_says_so():
 
 def test_the_methods_fit_a_page_with_their_parts_whole_and_their_references():
     console, file = paper(width=200)
-    show_methods(console, METHODS.values())
+    show_methods(console, CONFIGURED_METHODS.values())
     lines = file.getvalue().splitlines()
     assert max(map(len, lines)) <= PAGE
     words = " ".join(file.getvalue().split())
-    for method in METHODS.values():
+    for method in CONFIGURED_METHODS.values():
         row = next(line.split() for line in lines if line.split() and line.split()[0] == method.name)
         assert row[1] == method.allocation
         assert row[2] == (method.removal or "none")

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from selfish_rnn.errors import UserError, nearest
+from selfish_rnn.errors import UserError
+from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS
 from selfish_rnn.experiment.presets import build_experiment
 from selfish_rnn.experiment.settings import MODEL_SETTINGS, OPTIMIZERS, AdamSettings, Experiment
 from selfish_rnn.models import MODELS
@@ -18,7 +19,7 @@ from selfish_rnn.topology import METHODS
     [
         {},
         *({"model": name} for name in MODELS),
-        *({"method": name} for name in METHODS),
+        *({"method": name} for name in CONFIGURED_METHODS),
         *({"optimizer": name} for name in OPTIMIZERS),
         {"optimizer": {"name": "adam", "betas": [0.5, 0.9], "drop": None, "decay": {"factor": 1.5, "after": 3}}},
         {"restart_at": [3, 5], "clip": None, "rewire_every": 100, "method": {"name": "selfish", "pool": "gate"}},
@@ -123,7 +124,3 @@ def test_several_mistakes_are_all_told():
     text = str(caught.value)
     assert text.startswith("my.yaml: ")
     assert all(part in text for part in ("sparsity: must be", "did you mean 'epochs'?", "did you mean 'optimizer.lr'?"))
-
-
-def test_a_word_near_to_nothing_gets_no_suggestion():
-    assert nearest("xyzzy", ["sparsity", "epochs"]) == ""

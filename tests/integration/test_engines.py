@@ -39,7 +39,7 @@ pytestmark = [
     pytest.mark.skipif(not available(), reason="the kernels were not built (no C++ compiler)"),
 ]
 
-PACKABLE = [name for name in METHODS if name not in ("snfs", "iss", "dense", "small-dense")]
+PACKABLE = [name for name in METHODS if name not in ("snfs", "dense")]
 
 
 def topologies(trainer: Trainer) -> list[Tensor]:

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from selfish_rnn import METHODS
+from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS
 from selfish_rnn.files import load_tensors
 from tiny_runs import OPTIMIZERS, UPDATES_PER_EPOCH, Recorder, finished_run, result_of, run_in_parts, tiny_run, trained
 
 pytestmark = pytest.mark.slow
 
-PAIRS = [(method, optimizer) for method in METHODS if method != "small-dense" for optimizer in OPTIMIZERS]
+PAIRS = [(method, optimizer) for method in CONFIGURED_METHODS if method != "small-dense" for optimizer in OPTIMIZERS]
 
 
 @pytest.mark.parametrize(("method", "optimizer"), PAIRS)

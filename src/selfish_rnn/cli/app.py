@@ -199,41 +199,23 @@ def _preset_and_assignments(words: list[str] | None) -> tuple[str, list[str]]:
 def methods() -> None:
     """Print the method table: what each method is composed of."""
     from selfish_rnn.cli.display import show_methods
-    from selfish_rnn.topology import METHODS
+    from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS
 
-    show_methods(console, METHODS.values())
+    show_methods(console, CONFIGURED_METHODS.values())
 
 
-@app.command()
-def bench(
-    network: Annotated[str, typer.Option(help="lstm, rhn or on-lstm.")] = "lstm",
-    hidden: Annotated[str | None, typer.Option(help="Hidden sizes (default: the paper's, 1500, 830, 1150).")] = None,
-    sparsity: Annotated[str, typer.Option(help="Fractions of zeros.")] = "0.5,0.67,0.8,0.9,0.95",
-    batch: Annotated[int, typer.Option(help="Texts trained on side by side.")] = 20,
-    window: Annotated[int, typer.Option(help="Tokens of each in a training step.")] = 35,
-    vocabulary: Annotated[int, typer.Option(help="Words.")] = 10_000,
-    what: Annotated[str, typer.Option(help="What to measure.")] = "step,inference,operators,memory",
-    engines: Annotated[str, typer.Option(help="What to compare.")] = "dense,no-onednn,masked,packed,csr,sparseprop",
-    rounds: Annotated[int, typer.Option(help="How often, in turns.")] = 5,
-    limit: Annotated[float | None, typer.Option(help="Seconds after which a row gets no more rounds.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads (default: torch's).")] = None,
-    optimizer: Annotated[str, typer.Option(help="sgd, adam or snt-asgd.")] = "sgd",
-    keep_memory: Annotated[bool, typer.Option("--keep-memory", help="Keep freed memory, as train does.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder for bench.json and bench.png.")] = Path("bench"),
-) -> None:
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench(context: typer.Context) -> None:
     """Measure how fast and how small the engines are.
 
     For example: selfish-rnn bench --hidden 512 --what step
     """
-    from selfish_rnn.bench.command import bench as measure
-    from selfish_rnn.bench.settings import BenchSettings
+    from selfish_rnn.bench.options import parse
 
-    settings = BenchSettings.read(
-        network=network, hidden=hidden, sparsity=sparsity, batch=batch, window=window, vocabulary=vocabulary, what=what,
-        engines=engines, rounds=rounds, limit=limit, threads=threads, optimizer=optimizer,
-        keep_memory=keep_memory,
-    )  # fmt: skip
-    if not measure(console, settings, out, shlex.join(["selfish-rnn", *sys.argv[1:]])):
+    options = parse(context)  # before torch is imported, which --help and a wrong word can do without
+    from selfish_rnn.bench.bench import bench as measure
+
+    if not measure(console, options, shlex.join(["selfish-rnn", *sys.argv[1:]])):
         raise typer.Exit(130)
 
 

@@ -13,10 +13,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
+from selfish_rnn.experiment.configured_methods import ConfiguredMethod
 from selfish_rnn.experiment.settings import Experiment
-from selfish_rnn.system import duration as duration
-from selfish_rnn.topology import METHODS, Method
-from selfish_rnn.topology.methods import known_parts
+from selfish_rnn.system import duration
 from selfish_rnn.training.evaluation import perplexity
 from selfish_rnn.training.metrics import EpochRecord, Listener, StepReport
 from selfish_rnn.training.trainer import Trainer
@@ -153,10 +152,8 @@ def _line(console: Console, text: str) -> None:
 
 def _method_text(experiment: Experiment) -> str:
     """The name of the method, and which of its parts were replaced."""
-    own = METHODS[experiment.method.name]
-    given = experiment.method.build()
-    parts = [part for part in known_parts() if getattr(given, part) != getattr(own, part)]
-    replaced = [f"{part}={getattr(given, part)}" for part in parts]
+    own, given = experiment.method.configured.method, experiment.method.build().part_names()
+    replaced = [f"{part}={given[part]}" for part, name in own.part_names().items() if given[part] != name]
     return f"{own.name} with {', '.join(replaced)}" if replaced else own.name
 
 
@@ -211,21 +208,20 @@ def show_next(console: Console, experiment: Experiment, folder: Path) -> None:
     _line(console, f"  selfish-rnn train --config {config} {other}")
 
 
-def show_methods(console: Console, methods: Iterable[Method]) -> None:
+def show_methods(console: Console, methods: Iterable[ConfiguredMethod]) -> None:
     """The parts of each method, what they mean, and where it comes from."""
-    methods, width = list(methods), min(console.width, PAGE)
+    rows, width = [configured.row() for configured in methods], min(console.width, PAGE)
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("method", "allocation", "removal", "pool", "growth", "redistribution"):
+    headings = ("method", "allocation", "removal", "pool", "growth", "redistribution")
+    for heading in headings:
         table.add_column(heading, no_wrap=width == PAGE)
     references = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for method in methods:
-        removal = (method.removal, method.pool) if method.removal else ("none", "")
-        growth = (method.growth, method.redistribution) if method.rewires else ("none", "none")
-        table.add_row(method.name, method.allocation, *removal, *growth)
-        references.add_row(method.name, escape(method.reference))
+    for row in rows:
+        table.add_row(*(row[heading] for heading in headings))
+        references.add_row(row["method"], escape(row["reference"]))
     console.print(table, width=width)
-    dense = [method.name for method in methods if not method.sparse_backward]
-    own = [method.name for method in methods if method.own_optimizer]
+    dense = [row["method"] for row in rows if row["sparse backward"] == "no"]
+    own = [row["method"] for row in rows if row["own optimizer"] == "yes"]
     console.print(
         "\nallocation: how the weights are divided over the matrices at the start; pool: among which weights the "
         f"smallest are looked for. Only {', '.join(dense)} compute gradients of weights that do not exist. "

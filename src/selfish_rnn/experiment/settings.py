@@ -20,10 +20,11 @@ from pydantic import (
 )
 
 from selfish_rnn.errors import unknown
+from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS, ConfiguredMethod
 from selfish_rnn.experiment.explain import names_of
 from selfish_rnn.models import MODELS, LanguageModel
-from selfish_rnn.topology import METHODS, SCHEDULES, Method
-from selfish_rnn.topology.methods import known_parts
+from selfish_rnn.topology import SCHEDULES, SELFISH, Method
+from selfish_rnn.topology.methods import OPTIONAL_PARTS, registered_names
 
 
 class Section(BaseModel):
@@ -41,10 +42,9 @@ def part(kind: str) -> BeforeValidator:
     """A part of a method, out of the tables of parts as they are when it is given; ``none`` where there can be none."""
 
     def check(value: Any) -> Any:
-        names = known_parts()[kind]
-        if value == "none" and None in names:
+        if value == "none" and kind in OPTIONAL_PARTS:
             return None
-        return _known_name(kind, value, [name for name in names if name is not None])
+        return _known_name(kind, value, registered_names(kind))
 
     return BeforeValidator(check)
 
@@ -62,12 +62,13 @@ def _name_alone(value: Any) -> Any:
 class MethodSettings(Section):
     """A method of the method table; parts that are given replace its own."""
 
-    name: Annotated[str, one_of("method", METHODS)] = "selfish"
+    name: Annotated[str, one_of("method", CONFIGURED_METHODS)] = SELFISH.name
     allocation: Annotated[str, part("allocation")]
     removal: Annotated[str | None, part("removal")]
     pool: Annotated[str, part("pool")]
     redistribution: Annotated[str, part("redistribution")]
     growth: Annotated[str | None, part("growth")]
+    pruning: Annotated[str | None, part("pruning")]
     strength: float = Field(7e-5, gt=0, description="weight of the group lasso, for iss")
 
     @model_validator(mode="before")
@@ -76,16 +77,27 @@ class MethodSettings(Section):
         given = _name_alone(value)
         if not isinstance(given, dict):
             return given
-        method = METHODS.get(str(given.get("name")), METHODS["selfish"])
-        return {"name": method.name, **{name: getattr(method, name) for name in known_parts()}, **given}
+        configured = CONFIGURED_METHODS.get(str(given.get("name")))
+        method = SELFISH if configured is None else configured.method
+        return {"name": method.name, **method.part_names(), **given}
 
     @model_validator(mode="after")
     def _goes_together(self) -> MethodSettings:
         self.build()
         return self
 
+    @property
+    def configured(self) -> ConfiguredMethod:
+        """What the name stands for."""
+        return CONFIGURED_METHODS[self.name]
+
     def build(self) -> Method:
-        return METHODS[self.name].replace(**self.model_dump(exclude={"strength"}))
+        """The method with the parts that are given."""
+        method, given = self.configured.method, self.model_dump()
+        replaced = {kind: given[kind] for kind, name in method.part_names().items() if given[kind] != name}
+        if replaced and not self.configured.has_parts:
+            raise ValueError(f"method {self.name} is no composition of parts: leave out {', '.join(replaced)}")
+        return method.replace(**replaced)
 
 
 class LearningRateDrop(Section):

@@ -16,14 +16,13 @@ from selfish_rnn.engine import available
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.presets import build_experiment, read_config, to_yaml
 from selfish_rnn.experiment.settings import Experiment
-from selfish_rnn.experiment.small_dense import small_dense
+from selfish_rnn.experiment.small_dense import resolve_model
 from selfish_rnn.files import WriteError
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.runs.recording import RunRecorder
 from selfish_rnn.runs.stop import StopRequest
 from selfish_rnn.system import peak_memory
-from selfish_rnn.topology import SMALL_DENSE
 from selfish_rnn.training.build import check_before_training, new_model
 from selfish_rnn.training.engine_choice import EngineChoice, choose_engine
 from selfish_rnn.training.evaluation import evaluate_splits
@@ -56,8 +55,7 @@ class Run:
         """A new run; corpus and model are looked at first, so that bad ones leave no folder behind."""
         corpus = experiment_corpus(experiment)
         words = len(corpus.vocabulary)
-        if experiment.method.name == SMALL_DENSE.name:
-            experiment = small_dense(experiment, words)
+        experiment = resolve_model(experiment, words)
         check_before_training(experiment, corpus)
         choice = choose_engine(experiment, words)
         # A resumed run goes on with the engine that was chosen, perhaps from another folder. Sums come out the same to

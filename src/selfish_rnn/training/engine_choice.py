@@ -13,7 +13,6 @@ from selfish_rnn.engine import available, pack, unpackable
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.system import give_back_freed_memory
-from selfish_rnn.topology.methods import GROUP_LASSO
 from selfish_rnn.training.build import build_model, build_sparsifier
 
 ROUNDS = 3
@@ -60,11 +59,7 @@ def choose_engine(experiment: Experiment, vocabulary: int) -> EngineChoice:
 
 def _nothing_to_pack(experiment: Experiment) -> str | None:
     method = experiment.method.build()
-    if (
-        experiment.sparsity == 0
-        or (method.allocation == "dense" and not method.prunes)
-        or method.removal == GROUP_LASSO
-    ):
+    if experiment.sparsity == 0 or method.stays_dense:
         return f"method {method.name} at sparsity {experiment.sparsity:g} has no zeros to leave out"
     return unpackable(method)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from selfish_rnn.sparsifier import Sparsifier
-from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures
+from selfish_rnn.sparsifier import SparseTraining
 from selfish_rnn.training.evaluation import perplexity
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ LARGE = 0.1
 """Above this magnitude a weight counts as large in the paper's figure on NT-ASGD."""
 
 
-def gate_densities(sparsifier: Sparsifier | IntrinsicSparseStructures) -> dict[str, dict[str, float]]:
+def gate_densities(sparsifier: SparseTraining) -> dict[str, dict[str, float]]:
     """The density of every matrix, under ``all``, and of each of its gates."""
     densities = {}
     for weight in sparsifier.weights:
@@ -25,24 +24,22 @@ def gate_densities(sparsifier: Sparsifier | IntrinsicSparseStructures) -> dict[s
     return densities
 
 
-def large_weights(sparsifier: Sparsifier | IntrinsicSparseStructures) -> dict[str, int]:
+def large_weights(sparsifier: SparseTraining) -> dict[str, int]:
     """How many weights of every matrix are larger than 0.1 in magnitude."""
     return {
         weight.name: int((weight.parameter.detach().abs() > LARGE).count_nonzero()) for weight in sparsifier.weights
     }
 
 
-def describe(sparsifier: Sparsifier | IntrinsicSparseStructures) -> dict[str, Any]:
+def describe(sparsifier: SparseTraining) -> dict[str, Any]:
     """The network as it is now: how many weights, and where."""
-    description: dict[str, Any] = {
+    return {
         "sparsity": 1 - sparsifier.active_weights / sparsifier.total_weights,
         "active_weights": sparsifier.active_weights,
         "total_weights": sparsifier.total_weights,
         "density": gate_densities(sparsifier),
+        **sparsifier.measures(),
     }
-    if isinstance(sparsifier, IntrinsicSparseStructures):
-        description["live_units"] = sparsifier.live_units()
-    return description
 
 
 @dataclass(frozen=True)

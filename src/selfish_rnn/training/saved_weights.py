@@ -18,7 +18,7 @@ from torch.optim.optimizer import Optimizer
 from selfish_rnn.engine import PackedWeight, put_packed
 from selfish_rnn.errors import UserError
 from selfish_rnn.sparsifier.weights import SparseWeight
-from selfish_rnn.topology.bits import pack_bits, unpack_bits
+from selfish_rnn.topology import GateLayout, Topology
 
 MASK = ".mask"
 
@@ -43,7 +43,7 @@ def portable_weights(model: nn.Module, sparse: Sequence[SparseWeight]) -> dict[s
         if name in by_name:
             weight = by_name[name]
             saved[name] = weight.gather(weight.parameter.detach())
-            saved[name + MASK] = pack_bits(weight.topology.to_mask())
+            saved[name + MASK] = weight.topology.to_bits()
         else:
             saved[name] = tensor.to_dense().detach() if isinstance(tensor, PackedWeight) else tensor.detach()
     return saved
@@ -116,7 +116,7 @@ def _positions(saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -
     if name + MASK not in saved:
         return torch.arange(math.prod(shape)) if name in saved and saved[name].shape == shape else None
     try:
-        return unpack_bits(saved[name + MASK], shape).flatten().nonzero().flatten()
+        return Topology.from_bits(saved[name + MASK], shape).positions
     except ValueError:
         return None
 
@@ -171,10 +171,14 @@ def with_masks(sparsifier: Mapping[str, Any], saved: Mapping[str, Tensor]) -> di
     if "shapes" not in sparsifier:  # one that has no masks
         return dict(sparsifier)
     masks = {
-        name: saved[name + MASK] if name + MASK in saved else pack_bits(torch.ones(shape, dtype=torch.bool))
+        name: saved[name + MASK] if name + MASK in saved else _every_position(shape)
         for name, shape in sparsifier["shapes"].items()
     }
     return {**sparsifier, "masks": masks}
+
+
+def _every_position(shape: Sequence[int]) -> Tensor:
+    return Topology.from_mask(torch.ones(*shape, dtype=torch.bool), GateLayout.single(shape[0])).to_bits()
 
 
 def _is_of_weight(value: Any, weight: SparseWeight) -> bool:
