@@ -52,6 +52,16 @@ def test_the_number_of_weights_is_told_when_it_changes():
     assert epoch_line(EPOCH, WEIGHTS + 1).endswith("averaged, 17,912,345 weights, best")
 
 
+def test_what_prunes_is_not_called_rewired(texts: Path):
+    console, file = paper()
+    log = PlainLog(console, FOLDER)
+    trainer = tiny_trainer(texts, method="gmp")
+    log.on_start(trainer)
+    network = {**EPOCH.network, "active_weights": trainer.sparsifier.active_weights}
+    log.on_epoch(dataclasses.replace(EPOCH, network=network))
+    assert "averaged, pruned 45.7 %, best" in file.getvalue()
+
+
 def test_the_longest_line_of_an_epoch_fits_a_page():
     longest = dataclasses.replace(EPOCH, epoch=100, epochs=100, train_loss=345.0, valid_loss=345.0, seconds_left=359999)
     for weights in (WEIGHTS, WEIGHTS + 1):

@@ -15,7 +15,7 @@ from selfish_rnn.engine import pack
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import State, detach
 from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
-from selfish_rnn.optim import NTASGD, SNTASGD
+from selfish_rnn.optim import AveragedSGD
 from selfish_rnn.sparsifier import Sparsifier
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.system import give_back_freed_memory
@@ -58,7 +58,7 @@ class Trainer:
         if experiment.engine == "packed":
             pack(self.model)
         self.optimizer = build_optimizer(experiment.optimizer, self.model.parameters())
-        self._averaged = self.optimizer if isinstance(self.optimizer, (SNTASGD, NTASGD)) else None
+        self._averaged = self.optimizer if isinstance(self.optimizer, AveragedSGD) else None
         self.sparsifier.track(self.optimizer)
         self.learning_rate = LearningRate(experiment.optimizer)
         self.state = TrainState()
