@@ -10,7 +10,7 @@ from made_up import record, write_run
 from typer.testing import CliRunner
 
 from selfish_rnn.analysis.records import RunRecord, read_run
-from selfish_rnn.cli import app
+from selfish_rnn.cli.app import app
 from selfish_rnn.errors import UserError
 from tiny_runs import tiny_words, write_corpus
 

@@ -21,7 +21,7 @@ from selfish_rnn import METHODS, cli, files
 from selfish_rnn.experiment.presets import build_experiment, preset_names, read_config, read_preset
 from tiny_runs import result_of, stop_after, tiny_run, tiny_words, write_corpus
 
-COMMANDS = ("train", "resume", "evaluate", "generate", "export", "presets", "show", "methods", "bench")
+COMMANDS = ("train", "resume", "evaluate", "generate", "export", "presets", "show", "methods", "bench", "report")
 
 
 class Said(NamedTuple):
@@ -172,7 +172,7 @@ def test_the_methods_are_shown_with_their_references():
     said = selfish_rnn("methods")
     assert said.code == 0
     for method in METHODS.values():
-        assert re.search(rf"^{method.name} +{method.allocation} ", said.out, re.MULTILINE)
+        assert re.search(rf"^{method.name} +{method.allocation.name} ", said.out, re.MULTILINE)
         assert method.reference.split(":")[0] in said.out
     assert all(len(line) <= 100 for line in said.out.splitlines())
 

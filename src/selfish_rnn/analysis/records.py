@@ -199,10 +199,9 @@ def _read_topologies(folder: Path, settings: Mapping[str, Any]) -> dict[str, Top
 
     from selfish_rnn.corpora import Vocabulary
     from selfish_rnn.models import MODELS
-    from selfish_rnn.runs.saved_weights import MASK
     from selfish_rnn.sparsifier.selection import choose_weights
     from selfish_rnn.topology import Topology
-    from selfish_rnn.topology.bits import unpack_bits
+    from selfish_rnn.training.saved_weights import MASK
 
     options = dict(settings["model"])
     with torch.device("meta"):  # shapes and gates are all that is wanted of it
@@ -211,7 +210,7 @@ def _read_topologies(folder: Path, settings: Mapping[str, Any]) -> dict[str, Top
         with safe_open(model, framework="pt") as file:
             saved = set(file.keys())
             return {
-                name: Topology.from_mask(unpack_bits(file.get_tensor(name + MASK), tuple(weight.shape)), gates)
+                name: Topology.from_bits(file.get_tensor(name + MASK), tuple(weight.shape), gates)
                 for name, weight, gates in choose_weights(network, None, network.dense_parameters)
                 if name + MASK in saved
             }

@@ -13,7 +13,10 @@ def report(
     out: Annotated[Path, typer.Option(help="File to write.")] = Path("report.html"),
     title: Annotated[str | None, typer.Option(help="What stands above it (default: models and texts).")] = None,
 ) -> None:
-    """Write one page about runs to send around, for example: selfish-rnn report runs/* --out report.html"""
+    """Write one page about runs to send around.
+
+    For example: selfish-rnn report runs/* --out report.html
+    """
     from selfish_rnn.analysis.records import read_run
     from selfish_rnn.analysis.report import write_report
 
