@@ -112,27 +112,38 @@ def run(function: str, *groups: Mapping[str, Pointed | int | None], **fields: Po
 
     Numbers go into the structure as they are, of tensors and arrays where they lie; what is not given is zero or null.
     """
-    structure = structures()[_camel_case(function)]
-    filled = structure()
-    for name, value in itertools.chain(*(group.items() for group in groups), fields.items()):
-        if not hasattr(structure, name):
-            raise TypeError(f"{structure.__name__} has no field {name}")
-        setattr(filled, name, value if isinstance(value, int) else address(value))
+    name = _camel_case(function)
+    values = dict(itertools.chain(*(group.items() for group in groups), fields.items()))
+    unknown = values.keys() - _field_names(name)
+    if unknown:
+        raise TypeError(f"{name} has no field {', '.join(sorted(unknown))}")
+    places = {field: value if isinstance(value, int) else address(value) for field, value in values.items()}
+    filled = structures()[name](**places)
     getattr(kernels(), f"selfish_{function}")(ctypes.addressof(filled))
+
+
+@functools.cache
+def _field_names(structure: str) -> frozenset[str]:
+    """The fields of a structure, those of the structures inside it included."""
+    kinds: dict[str, Any] = {name: kind for name, kind, *_ in structures()[structure]._fields_}
+    inner = (_field_names(kind.__name__) for kind in kinds.values() if issubclass(kind, ctypes.Structure))
+    return frozenset(kinds).union(*inner)
 
 
 def panel_floats(columns: int, features: int) -> int:
     """How many floats ``columns`` columns (tokens) of so many features take as panels."""
-    floats: int
-    if isinstance(columns, torch.SymInt):
-        floats = _traced_panel_columns(columns) * features
-    else:
-        floats = kernels().selfish_panel_floats(columns, features)
-    return floats
+    return features * (_traced_panel_columns(columns) if isinstance(columns, torch.SymInt) else _panel_columns(columns))
+
+
+@functools.lru_cache(maxsize=4096)
+def _panel_columns(columns: int) -> int:
+    """The columns of all panels, empty ones included. Asked for many times in every step, so answers are kept."""
+    padded: int = kernels().selfish_panel_floats(columns, 1)
+    return padded
 
 
 def _traced_panel_columns(columns: int) -> int:
-    """The columns of all panels, empty ones included, as a formula: for sizes that ``torch.compile`` leaves open.
+    """The same as a formula, for sizes that ``torch.compile`` leaves open.
 
     It makes nothing but the shapes of a trace. Memory is always of the size that the library says.
     """
