@@ -1,5 +1,8 @@
 """Train recurrent networks that are sparse from the first step to the last."""
 
+from selfish_rnn.analysis.distance import topology_distance
+from selfish_rnn.analysis.flops import flops
+from selfish_rnn.analysis.gates import gate_densities
 from selfish_rnn.engine import pack
 from selfish_rnn.errors import UserError
 from selfish_rnn.optim import NTASGD, SNTASGD
@@ -44,9 +47,12 @@ __all__ = [
     "Method",
     "Sparsifier",
     "UserError",
+    "flops",
+    "gate_densities",
     "load_model",
     "pack",
     "register_cell",
     "shrink",
+    "topology_distance",
 ]
 __version__ = "0.1.0"

@@ -89,6 +89,8 @@ def test_every_moment_comes_back(tmp_path_factory: pytest.TempPathFactory, rewir
     for number, state in enumerate(states):
         assert positions(history.topologies(epoch=number)) == positions(state)
         assert positions(history.topologies(step=10 * number + 9)) == positions(state)
+    counts = [{name: topology.count for name, topology in state.items()} for state in states]
+    assert list(history.counts()) == list(zip(history.moments(), counts, strict=True))
     last = history.topology("decoder.weight")
     assert (last.shape, last.gates) == (SHAPES["decoder.weight"], states[-1]["decoder.weight"].gates)
 

@@ -30,6 +30,9 @@ from selfish_rnn.runs.subsets import Numbers, decode_subset, encode_subset, plac
 from selfish_rnn.topology import GateLayout, Rewiring, Topology
 from selfish_rnn.topology.topology import false_indices
 
+FILE = "topologies.bin"
+"""The name of the file in the folder of a run."""
+
 MARK = b"SRNN-TOP"
 _FRAME = struct.Struct("<QI")
 _HEAD = struct.Struct("<I")
@@ -71,13 +74,15 @@ class Recording:
         kept = before.positions.numpy()[false_indices(rewiring.removed).numpy()]
         removed = encode_subset(np.flatnonzero(rewiring.removed.numpy()), before.count)
         grown = encode_subset(ranks_of_places(rewiring.grown.numpy(), kept), before.size - len(kept))
-        self._add({"name": name, "removed": len(removed), "grown": len(grown)}, removed, grown)
+        count = len(kept) + len(rewiring.grown)
+        self._add({"name": name, "count": count, "removed": len(removed), "grown": len(grown)}, removed, grown)
 
     def add_whole(self, name: str, topology: Topology) -> None:
         """The whole topology of the matrix of this name."""
         positions = encode_subset(topology.positions.numpy(), topology.size)
         gates = list(zip(topology.gates.names, topology.gates.sizes, strict=True))
-        self._add({"name": name, "shape": topology.shape, "gates": gates, "whole": len(positions)}, positions)
+        entry = {"name": name, "count": topology.count, "shape": topology.shape, "gates": gates}
+        self._add({**entry, "whole": len(positions)}, positions)
 
     def _add(self, entry: dict[str, Any], *lists: bytes) -> None:
         self._entries.append(entry)
@@ -98,7 +103,7 @@ class TopologyHistory:
 
     ::
 
-        history = TopologyHistory(run / "topologies.bin")
+        history = TopologyHistory(run / FILE)
         history.start({weight.name: weight.topology for weight in sparsifier.weights})
         with history.recording(step, epoch) as recording:      # once for every rewiring
             recording.add(weight.name, rewiring)               # once for every matrix
@@ -168,6 +173,13 @@ class TopologyHistory:
     def moments(self) -> list[Moment]:
         """When each record was made."""
         return [Moment(head["step"], head["epoch"]) for head, _, _ in self._frames()]
+
+    def counts(self) -> Iterator[tuple[Moment, dict[str, int]]]:
+        """How many weights each matrix had after each record; no list of positions is read."""
+        counts: dict[str, int] = {}
+        for head, _, _ in self._frames():
+            counts = {**counts, **{entry["name"]: entry["count"] for entry in head["matrices"]}}
+            yield Moment(head["step"], head["epoch"]), counts
 
     def __iter__(self) -> Iterator[TopologyRecord]:
         topologies: dict[str, Topology] = {}

@@ -1,0 +1,1 @@
+"""What runs came to and how their topologies moved: reads records and topologies, trains nothing."""
