@@ -264,7 +264,7 @@ def test_earlier_topologies_can_be_compared_and_data_may_come_in_batches() -> No
     model, other = sparse_model("stacked-lstm", 0), sparse_model("stacked-lstm", 1)
     text = tokens(40)
     whole = align(model, other, text)
-    pieces = align(model, other, iter(text.split(8)))
+    pieces = align(model, other, text.split(8))
     assert {name: match.partners.tolist() for name, match in whole.matches.items()} == {
         name: match.partners.tolist() for name, match in pieces.matches.items()
     }
@@ -273,7 +273,11 @@ def test_earlier_topologies_can_be_compared_and_data_may_come_in_batches() -> No
     with pytest.raises(ValueError, match="not one batch"):
         align(model, other, [])
     with pytest.raises(TypeError, match="tokens, time x batch"):
-        align(model, other, (text, text))
+        align(model, other, [(text, text)])
+    features = torch.randn(20, 5, 5)
+    taggers = sparse_tagger(0), sparse_tagger(1)
+    one, other_way = (topology_distance(*taggers, data) for data in (features, [(part,) for part in features.split(20)]))
+    assert one.overall == other_way.overall
     with pytest.raises(TypeError, match="a batch is a tensor"):
         align(sparse_tagger(0), sparse_tagger(1), [[torch.randn(3, 2, 5)]])  # type: ignore[list-item]
 

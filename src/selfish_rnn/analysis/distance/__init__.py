@@ -7,11 +7,11 @@ rows and columns of one network's matrices are in the other's (:mod:`.alignment`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 
 from torch import nn
 
-from selfish_rnn.analysis.distance.activations import Batch
+from selfish_rnn.analysis.distance.activations import Data
 from selfish_rnn.analysis.distance.alignment import Alignment, align
 from selfish_rnn.analysis.distance.matching import Matching
 from selfish_rnn.analysis.distance.measure import (
@@ -39,7 +39,7 @@ __all__ = [
 def topology_distance(
     first: nn.Module,
     second: nn.Module,
-    data: Batch | Iterable[Batch],
+    data: Data,
     *,
     matching: Matching = "semi",
     samples: int = 10_000,
@@ -68,7 +68,7 @@ def topology_distance(
 
     Args:
         first, second: networks of the same shape; dense with zeros, under a sparsifier, or packed.
-        data: what the models are called with, a tensor or a tuple of arguments, or an iterable of such batches.
+        data: what the models are called with: a tensor, or an iterable of batches, each a tensor or a tuple of arguments.
             Language models of this package take tokens, time x batch, and carry their state from batch to batch.
         matching: ``"semi"``, as the paper: several units may have the same partner, so the distance from the second
             network to the first is another one. ``"one-to-one"``: the best pairing of all units, the same both ways

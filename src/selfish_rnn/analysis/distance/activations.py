@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -19,6 +19,9 @@ LINEAR = (nn.Linear, PackedLinear)
 
 Batch = Tensor | PackedSequence | tuple[Any, ...]
 """What a model is called with: one argument, or a tuple of them."""
+
+Data = Tensor | PackedSequence | Iterable[Batch]
+"""One batch, or several."""
 
 
 @dataclass(frozen=True)
@@ -86,13 +89,16 @@ class Observer:
         elif isinstance(batch, tuple):
             self.model(*batch)
         else:
-            raise TypeError(f"a batch is a tensor, or a tuple of what the model is called with, not {type(batch)}")
+            raise TypeError(
+                "a batch is a tensor, or a tuple of what the model is called with, not a "
+                f"{type(batch).__name__}; of a loader of inputs and targets take the inputs"
+            )
         self._of_tensors.clear()
 
     def _run_language_model(self, model: LanguageModel, tokens: Batch) -> None:
         """Without its scores of every word, which would take longer than all the rest."""
         if not isinstance(tokens, Tensor):
-            raise TypeError(f"a language model takes tokens, time x batch, not {type(tokens)}")
+            raise TypeError(f"a language model takes tokens, time x batch, not a {type(tokens).__name__}")
         if self._state is None or self._state[0].shape[-2] != tokens.shape[1]:
             self._state = model.initial_state(tokens.shape[1])
         encoded = model.encode(tokens, self._state)

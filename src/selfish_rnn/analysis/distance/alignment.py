@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils.rnn import PackedSequence
 
-from selfish_rnn.analysis.distance.activations import LINEAR, Activations, Batch, Layer, Observer
+from selfish_rnn.analysis.distance.activations import LINEAR, Activations, Data, Layer, Observer
 from selfish_rnn.analysis.distance.matching import Matching, Partners, UnitMatch, match_units
 from selfish_rnn.analysis.networks import WeightMatrix, weight_matrices
 from selfish_rnn.engine import PackedEmbedding
@@ -47,7 +48,7 @@ class Alignment:
 def align(
     first: nn.Module,
     second: nn.Module,
-    data: Batch | Iterable[Batch],
+    data: Data,
     *,
     matching: Matching = "semi",
     samples: int = 10_000,
@@ -86,10 +87,10 @@ def align(
 
 
 def observe_both(
-    first: nn.Module, second: nn.Module, data: Batch | Iterable[Batch], samples: int
+    first: nn.Module, second: nn.Module, data: Data, samples: int
 ) -> tuple[Activations, Activations]:
     """The activations of two networks on the same data, at most so many samples of each unit."""
-    batches = [data] if isinstance(data, (torch.Tensor, tuple)) else data
+    batches = [data] if isinstance(data, (torch.Tensor, PackedSequence)) else data
     with Observer(first, samples) as one, Observer(second, samples) as other:
         for batch in batches:
             one.run(batch)

@@ -71,10 +71,10 @@ def experiment_flops(experiment: Experiment, vocabulary: int, train_tokens: int)
     """
     method = experiment.method.build()
     words, sample = experiment.epochs * train_tokens, experiment.batch_size * experiment.window
-    dense = word_uses(_meta_model(experiment, vocabulary))
+    dense = language_model_uses(experiment, vocabulary)
     if method.name == SMALL_DENSE.name:
-        uses = word_uses(_meta_model(small_dense(experiment, vocabulary), vocabulary))
-        return _total(uses, [Stretch(words, {})], {}, sample, dense=(dense, words))
+        uses = language_model_uses(small_dense(experiment, vocabulary), vocabulary)
+        return total_flops(uses, [Stretch(words, {})], {}, sample, dense=(dense, words))
     if method.removal == GROUP_LASSO:
         raise UserError(
             f"method {method.name}: how many units die is known only after a run; give its folder instead of a preset"
@@ -83,7 +83,7 @@ def experiment_flops(experiment: Experiment, vocabulary: int, train_tokens: int)
     note = ""
     if "layers" in method.redistribution and method.rewires:
         note = "as allocated at the start; the method moves weights between layers"
-    return _total(dense, [*plan.stretches(words)], plan.final, sample, note=note)
+    return total_flops(dense, [*plan.stretches(words)], plan.final, sample, note=note)
 
 
 def run_flops(run: Run) -> TrainingFlops:
@@ -97,7 +97,7 @@ def run_flops(run: Run) -> TrainingFlops:
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder.corpus} does not tell how many tokens were trained on ({error})") from None
     vocabulary = len(run.vocabulary())
-    uses = word_uses(_meta_model(experiment, vocabulary))
+    uses = language_model_uses(experiment, vocabulary)
     history = TopologyHistory(folder.path / FILE)
     sizes = {use.name: use.size for use in uses}
     words = len(records) * train_tokens
@@ -114,7 +114,7 @@ def run_flops(run: Run) -> TrainingFlops:
             Stretch(words * updates / steps, {name: count / sizes[name] for name, count in counts.items()}, dense_share)
             for updates, counts in _between(history, steps)
         ]
-    return _total(uses, stretches, final, experiment.batch_size * experiment.window)
+    return total_flops(uses, stretches, final, experiment.batch_size * experiment.window)
 
 
 def _between(history: TopologyHistory, steps: int) -> Iterator[tuple[int, Mapping[str, int]]]:
@@ -125,7 +125,7 @@ def _between(history: TopologyHistory, steps: int) -> Iterator[tuple[int, Mappin
         yield min(end, steps) - moment.step, counts
 
 
-def _total(
+def total_flops(
     uses: Sequence[MatrixUse],
     stretches: Sequence[Stretch],
     final: Densities,
@@ -200,6 +200,11 @@ def _rewirings(experiment: Experiment, train_tokens: int) -> int:
 def _updates(experiment: Experiment, train_tokens: int) -> int:
     """Of one epoch."""
     return max(math.ceil((train_tokens // experiment.batch_size - 1) / experiment.window), 1)
+
+
+def language_model_uses(experiment: Experiment, vocabulary: int) -> list[MatrixUse]:
+    """What each matrix of the experiment's model does for one word."""
+    return word_uses(_meta_model(experiment, vocabulary))
 
 
 def _meta_model(experiment: Experiment, vocabulary: int) -> LanguageModel:
