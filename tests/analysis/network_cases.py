@@ -1,4 +1,4 @@
-"""Networks for the analyses: small models with a sparsifier, and the same networks with their units in another order."""
+"""Networks for the analyses: small models with a sparsifier, and a way to put units into another order."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from network_cases import reorder, sparse_model, sparse_tagger, tokens
 from torch import nn
 
-from network_cases import reorder, sparse_model, sparse_tagger, tokens
 from selfish_rnn import Sparsifier, pack, register_cell, topology_distance
 from selfish_rnn.analysis.distance import align, compare_topologies, matrix_distance
 from selfish_rnn.analysis.distance.measure import units_of_rows
@@ -98,7 +98,9 @@ def reordered_model(name: str) -> tuple[nn.Module, nn.Module]:
             if parameter.ndim == 2:
                 reorder(other.cell, local, 1, order)
         return model, other
-    if name == "on-lstm":  # the order of chunks means something, that within a chunk of two does not; the last is silent
+    if (
+        name == "on-lstm"
+    ):  # the order of chunks means something, that within a chunk of two does not; the last is silent
         within = torch.tensor([1, 0, 2, 3, 5, 4, 6, 7])
         cell = other.cells[0]
         for local in ("weight_input", "bias_input", "weight_recurrent", "bias_recurrent"):
@@ -154,7 +156,7 @@ def test_a_users_model_of_any_make(options: dict[str, Any]) -> None:
     if not options:
         assert by["lstm.weight_ih_l0"] == ("lstm.l0", "lstm.input")
         assert by["head.weight"] == ("", "head.input")
-    with pytest.raises(ValueError, match="other matrices|not of the same shape"):
+    with pytest.raises(ValueError, match=r"other matrices|not of the same shape"):
         topology_distance(model, sparse_tagger(0, hidden=4), features)
 
 
@@ -276,7 +278,9 @@ def test_earlier_topologies_can_be_compared_and_data_may_come_in_batches() -> No
         align(model, other, [(text, text)])
     features = torch.randn(20, 5, 5)
     taggers = sparse_tagger(0), sparse_tagger(1)
-    one, other_way = (topology_distance(*taggers, data) for data in (features, [(part,) for part in features.split(20)]))
+    one, other_way = (
+        topology_distance(*taggers, data) for data in (features, [(part,) for part in features.split(20)])
+    )
     assert one.overall == other_way.overall
     with pytest.raises(TypeError, match="a batch is a tensor"):
         align(sparse_tagger(0), sparse_tagger(1), [[torch.randn(3, 2, 5)]])  # type: ignore[list-item]
@@ -297,5 +301,5 @@ def test_the_table_tells_everything() -> None:
     assert lines[0].split() == ["matrix", "distance", "weights", "rows", "matched", "by", "columns", "matched", "by"]
     assert lines[2].startswith("cell.weight_input")
     assert lines[-1].startswith("all")
-    with pytest.raises(KeyError, match="there are embedding.weight"):
+    with pytest.raises(KeyError, match=r"there are embedding\.weight"):
         topology_distance(sparse_model("rhn", 0), sparse_model("rhn", 1), tokens())["rnn"]

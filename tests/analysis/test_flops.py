@@ -78,7 +78,9 @@ def test_an_embedding_costs_only_its_gradient_and_nothing_if_tied(tied: bool) ->
     assert counted.training == 3 * products + (0 if tied else 2 * 40 * 10)
 
 
-@pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.skipif(not available(), reason="no kernels"))])
+@pytest.mark.parametrize(
+    "packed", [False, pytest.param(True, marks=pytest.mark.skipif(not available(), reason="no kernels"))]
+)
 def test_existing_weights_count(packed: bool) -> None:
     model = nn.Sequential(nn.Linear(10, 20), nn.Linear(20, 10))
     sparsifier = Sparsifier(model, sparsity=0.75, rewirings=1)
@@ -145,7 +147,9 @@ KNOWN_TO_DIFFER = {
 def test_every_ratio_of_the_paper_but_those_known_to_differ() -> None:
     compared = compare_with_paper()
     assert len(compared) == len(PRINTED) == 36
-    differing = {(row.printed.model, row.printed.sparsity, row.printed.method) for row in compared if row.agrees is False}
+    differing = {
+        (row.printed.model, row.printed.sparsity, row.printed.method) for row in compared if row.agrees is False
+    }
     assert differing == KNOWN_TO_DIFFER
     assert {row.printed.method for row in compared if row.agrees is None} == {"iss"}
     assert {row.printed.method for row in compared if row.training and not row.inference} == {"dsr", "snfs"}
@@ -232,11 +236,15 @@ def test_weights_that_moved_between_layers_count_where_they_were(texts: Path, tm
 
 
 def test_an_iss_run_counts_what_is_not_zero(texts: Path, tmp_path: Path) -> None:
-    run = finished(texts, tmp_path / "run", method={"name": "iss", "strength": 0.5}, optimizer={"name": "sgd", "lr": 0.1})
+    run = finished(
+        texts, tmp_path / "run", method={"name": "iss", "strength": 0.5}, optimizer={"name": "sgd", "lr": 0.1}
+    )
     took = run_flops(run)
     assert took.inference_ratio < 1
     summary = json.loads(run.folder.summary.read_text())["density"]
-    weights = sum(gates["all"] * (19 * 8 if "rnn" not in name else 256) for name, gates in summary.items() if "emb" not in name)
+    weights = sum(
+        gates["all"] * (19 * 8 if "rnn" not in name else 256) for name, gates in summary.items() if "emb" not in name
+    )
     assert took.inference == pytest.approx(2 * weights * 4 * 11)
 
 
@@ -250,7 +258,9 @@ def test_inside_an_epoch_the_history_of_topologies_tells(texts: Path, tmp_path: 
     half = {weight.name: weight.topology for weight in sparsifier.weights}
     assert {name: topology.size for name, topology in half.items()} == sizes
     history.start(half, step=0)
-    history.start({name: each.without(torch.ones(each.count, dtype=torch.bool)) for name, each in half.items()}, step=10)
+    history.start(
+        {name: each.without(torch.ones(each.count, dtype=torch.bool)) for name, each in half.items()}, step=10
+    )
     took = run_flops(run)
     # Ten updates of thirty at a half, then nothing.
     assert took.training_ratio == pytest.approx(0.5 / 3, rel=1e-3)

@@ -17,7 +17,9 @@ from selfish_rnn.training.metrics import describe
 from tiny_runs import trained
 
 
-@pytest.mark.parametrize("packed", [False, pytest.param(True, marks=pytest.mark.skipif(not available(), reason="no kernels"))])
+@pytest.mark.parametrize(
+    "packed", [False, pytest.param(True, marks=pytest.mark.skipif(not available(), reason="no kernels"))]
+)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_tells_what_its_sparsifier_knows(name: str, packed: bool) -> None:
     torch.manual_seed(0)

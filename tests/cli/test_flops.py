@@ -45,7 +45,7 @@ def test_a_run(texts: Path, tmp_path: Path) -> None:
     line = shown(str(tmp_path / "run=1"))[1]
     assert "selfish" in line
     assert "0.400" in line
-    with pytest.raises(UserError, match="'sparsity=0.9' changes presets, and only runs are given"):
+    with pytest.raises(UserError, match=r"'sparsity=0\.9' changes presets, and only runs are given"):
         shown(str(tmp_path / "run=1"), "sparsity=0.9")
 
 

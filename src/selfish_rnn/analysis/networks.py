@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from torch import nn
 
@@ -19,6 +20,12 @@ _PACKED_GATES: dict[type[nn.Module], tuple[str, ...]] = {
     PackedGRU: GRU_GATES,
     PackedRNN: RNN_GATES,
 }
+
+
+class BoundWeight(HasTopology, Protocol):
+    """A weight of a sparsifier or of intrinsic structures."""
+
+    parameter: nn.Parameter
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,7 @@ def _layouts(module: nn.Module, bound: Mapping[int, HasTopology]) -> dict[str, G
     return layouts
 
 
-def _bound_weights(model: nn.Module) -> Iterator[HasTopology]:
+def _bound_weights(model: nn.Module) -> Iterator[BoundWeight]:
     """The weights of the sparsifiers, or intrinsic structures, that the model is bound to."""
     seen: set[int] = set()
     for module in model.modules():

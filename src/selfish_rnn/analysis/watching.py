@@ -37,9 +37,7 @@ def watched(model: nn.Module, hook: Hook) -> Iterator[None]:
             module.training = mode
 
 
-def _call(
-    hook: Hook, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-) -> None:
+def _call(hook: Hook, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
     hook(name, module, (*args, *kwargs.values()), output)
 
 

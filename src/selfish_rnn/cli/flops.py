@@ -36,8 +36,8 @@ def flops(
         return
     console.print(_table([_counted(word, _assignments(words)) for word in _sources(words)]))
     console.print(
-        "\nTwo FLOPs for each existing weight and vector it multiplies; backward twice forward; inference on one window "
-        "of a training batch; ratios to the same network without a weight missing.",
+        "\nTwo FLOPs for each existing weight and vector it multiplies; backward twice forward; inference on one "
+        "window of a training batch; ratios to the same network without a weight missing.",
         soft_wrap=True,
     )
 
@@ -71,7 +71,9 @@ def _counted(word: str, assignments: list[str]) -> tuple[str, Experiment, Traini
         run = Run.open(Path(word))
         return word, run.experiment, run_flops(run)
     if "/" in word or Path(word).exists():
-        raise UserError(f"{word} is neither the folder of a run nor a preset; presets are listed by `selfish-rnn presets`")
+        raise UserError(
+            f"{word} is neither the folder of a run nor a preset; presets are listed by `selfish-rnn presets`"
+        )
     settings, _ = read_preset(word)
     experiment = build_experiment(with_assignments(settings, assignments), f"preset {word}")
     return word, experiment, settings_flops(experiment)

@@ -17,11 +17,12 @@ from selfish_rnn.analysis.distance.matching import Matching
 from selfish_rnn.analysis.distance.measure import (
     MatrixDistance,
     TopologyDistance,
+    compare_pairs,
     compare_topologies,
     matrix_distance,
     unit_distances,
 )
-from selfish_rnn.analysis.networks import topologies_of
+from selfish_rnn.analysis.networks import weight_matrices
 from selfish_rnn.topology import Topology
 
 __all__ = [
@@ -68,8 +69,9 @@ def topology_distance(
 
     Args:
         first, second: networks of the same shape; dense with zeros, under a sparsifier, or packed.
-        data: what the models are called with: a tensor, or an iterable of batches, each a tensor or a tuple of arguments.
-            Language models of this package take tokens, time x batch, and carry their state from batch to batch.
+        data: what the models are called with: a tensor, or an iterable of batches, each a tensor or a tuple of
+            arguments. Language models of this package take tokens, time x batch, and carry their state from batch to
+            batch.
         matching: ``"semi"``, as the paper: several units may have the same partner, so the distance from the second
             network to the first is another one. ``"one-to-one"``: the best pairing of all units, the same both ways
             (needs scipy).
@@ -81,6 +83,10 @@ def topology_distance(
     Rows that are words (embedding, output layer) stay as they are, and so do rows and columns that belong to no unit
     that can be seen; the table says which are matched by what. Matrices that are dense in both networks are left out.
     """
-    compared = topologies or (topologies_of(first), topologies_of(second))
+    ours, theirs = weight_matrices(first), weight_matrices(second)
+    if ours.keys() != theirs.keys():
+        raise ValueError(f"the networks have other matrices: they differ in {sorted(ours.keys() ^ theirs.keys())}")
     alignment = align(first, second, data, matching=matching, samples=samples, readouts=readouts)
-    return compare_topologies(*compared, alignment)
+    if topologies is not None:
+        return compare_topologies(*topologies, alignment)
+    return compare_pairs(((name, ours[name].topology, theirs[name].topology) for name in ours), alignment)

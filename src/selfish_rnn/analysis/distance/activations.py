@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -56,14 +57,15 @@ class Observer:
         observer.activations().units["rnn.l0"]      # samples x units
     """
 
-    def __init__(self, model: nn.Module, samples: int) -> None:
+    def __init__(self, model: nn.Module, samples: int, readouts: Collection[str] | None = None) -> None:
         self.model = model
         self.samples = samples
+        self._given_readouts = readouts
         self._found = Activations()
-        self._parts: dict[str, list[Tensor]] = {}
+        self._kept: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
+        self._unwanted: set[str] = set()
         self._of_tensors: list[tuple[Tensor, tuple[str, ...]]] = []
-        self._dense: dict[str, nn.RNNBase] = {}
         self._state: State | None = None
 
     def __enter__(self) -> Observer:
@@ -94,6 +96,19 @@ class Observer:
                 f"{type(batch).__name__}; of a loader of inputs and targets take the inputs"
             )
         self._of_tensors.clear()
+        # Outputs mean the same in both networks, and a vocabulary of them would take all the memory there is.
+        used = {group for layer in self._found.layers.values() for group in layer.entering}
+        for name in self.readouts:
+            if name not in used:
+                self._unwanted.add(name)
+                self._kept.pop(name, None)
+
+    @property
+    def readouts(self) -> Collection[str]:
+        """The linear layers whose rows are outputs: those given, or the one called last."""
+        if self._given_readouts is not None:
+            return self._given_readouts
+        return () if self._found.last_linear is None else (self._found.last_linear,)
 
     def _run_language_model(self, model: LanguageModel, tokens: Batch) -> None:
         """Without its scores of every word, which would take longer than all the rest."""
@@ -111,9 +126,8 @@ class Observer:
         self._found.last_linear = "decoder"
 
     def activations(self) -> Activations:
-        """What was seen; the observer forgets it."""
-        for name in list(self._parts):
-            self._found.units[name] = torch.cat(self._parts.pop(name))
+        """What was seen."""
+        self._found.units = {group: kept[: self._counts[group]] for group, kept in self._kept.items()}
         return self._found
 
     # What the hooks see
@@ -131,22 +145,20 @@ class Observer:
 
     def _called_recurrent(self, name: str, module: nn.Module, given: Any, state: Any, output: Any) -> None:
         entering = self._enter(name, given)
-        for layer, states in enumerate([*self._lower_outputs(name, module, given, state), output]):
-            suffixes = [f"_l{layer}", f"_l{layer}_reverse"] if getattr(module, "bidirectional", False) else [f"_l{layer}"]
+        for layer, states in enumerate([*self._lower_outputs(module, given, state), output]):
+            suffixes = (
+                [f"_l{layer}", f"_l{layer}_reverse"] if getattr(module, "bidirectional", False) else [f"_l{layer}"]
+            )
             groups = tuple(f"{name}.{suffix[1:]}" if name else suffix[1:] for suffix in suffixes)
             for suffix, group in zip(suffixes, groups, strict=True):
                 self._found.layers[name, suffix] = Layer(entering, group)
             self._leave(groups, states)
             entering = groups
 
-    def _lower_outputs(self, name: str, module: nn.Module, given: Any, state: Any) -> Iterator[Any]:
+    def _lower_outputs(self, module: Any, given: Any, state: Any) -> Iterator[Any]:
         """What all layers but the last give, of which the module tells nothing."""
-        if module.num_layers == 1:
-            return
-        if isinstance(module, PackedRecurrent):
-            module = self._dense.setdefault(name, module.to_dense())
         for layer in range(module.num_layers - 1):
-            given = _run_layer(cast(nn.RNNBase, module), layer, given, state)
+            given = _run_layer(module, layer, given, state)
             yield given
 
     def _enter(self, name: str, given: Any) -> tuple[str, ...]:
@@ -170,40 +182,48 @@ class Observer:
             self._of_tensors.append((tensor, groups))
 
     def _keep(self, group: str, tensor: Tensor) -> None:
-        room = self.samples - self._counts.setdefault(group, 0)
-        if room > 0:
-            # A copy: a part would keep the whole alive, and a module may write over what it gave.
-            rows = tensor.detach().reshape(-1, tensor.shape[-1])[:room].to("cpu", torch.float32, copy=True)
-            self._parts.setdefault(group, []).append(rows)
-            self._counts[group] += len(rows)
+        rows = tensor.detach().reshape(-1, tensor.shape[-1])
+        kept = self._counts.get(group, 0)
+        rows = rows[: self.samples - kept]
+        if group not in self._unwanted and len(rows):
+            if group not in self._kept:
+                self._kept[group] = torch.empty(self.samples, rows.shape[1])
+            self._kept[group][kept : kept + len(rows)] = rows
+            self._counts[group] = kept + len(rows)
 
 
-def _run_layer(module: nn.RNNBase, layer: int, given: Any, state: Any) -> Any:
-    """One layer by itself, in a module without weights of its own."""
-    directions = 2 if module.bidirectional else 1
-    narrow = module.proj_size or module.hidden_size
-    make: Callable[..., nn.RNNBase] = type(module)
-    options: dict[str, Any] = {"nonlinearity": module.nonlinearity} if isinstance(module, nn.RNN) else {}
-    if isinstance(module, nn.LSTM):
+def _run_layer(module: Any, layer: int, given: Any, state: Any) -> Any:
+    """One layer by itself, in a module that borrows its weights."""
+    packed = isinstance(module, PackedRecurrent)
+    directions = 2 if not packed and module.bidirectional else 1
+    narrow = module.hidden_size if packed else module.proj_size or module.hidden_size
+    make: Callable[..., nn.RNNBase] = module.kind if packed else type(module)
+    options = {} if packed else {"bidirectional": module.bidirectional}
+    if hasattr(module, "nonlinearity"):
+        options["nonlinearity"] = module.nonlinearity
+    if getattr(module, "proj_size", 0):
         options["proj_size"] = module.proj_size
     alone = make(
         module.input_size if layer == 0 else narrow * directions,
         module.hidden_size,
         bias=module.bias,
         batch_first=module.batch_first,
-        bidirectional=module.bidirectional,
         device="meta",
         **options,
     ).eval()
+    own = re.compile(rf"_l{layer}(_reverse)?$")
+    children = dict(module.named_children() if packed else ())
     weights = {
-        name.replace(f"_l{layer}", "_l0"): parameter
-        for name, parameter in module.named_parameters()
-        if name.removesuffix("_reverse").endswith(f"_l{layer}")
+        own.sub(r"_l0\1", name): weight
+        for name, weight in [*module.named_parameters(recurse=not packed), *children.items()]
+        if own.search(name)
     }
-    own = slice(layer * directions, (layer + 1) * directions)
-    if isinstance(state, tuple):
-        state = tuple(part[own] for part in state)
-    elif state is not None:
-        state = state[own]
-    output, _ = torch.func.functional_call(alone, weights, (given, state))
-    return output
+    part = slice(layer * directions, (layer + 1) * directions)
+    state = tuple(each[part] for each in state) if isinstance(state, tuple) else state if state is None else state[part]
+    if not packed:
+        return torch.func.functional_call(alone, weights, (given, state))[0]
+    borrowing = type(module).from_dense(alone, {name: each for name, each in weights.items() if "weight" in name})
+    for name, each in weights.items():
+        if "bias" in name:
+            setattr(borrowing, name, each)
+    return borrowing(given, state)[0]

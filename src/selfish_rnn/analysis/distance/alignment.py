@@ -60,12 +60,11 @@ def align(
     """
     if matching not in ("semi", "one-to-one"):
         raise ValueError(f"matching must be 'semi' or 'one-to-one', got {matching!r}")
-    seen = observe_both(first, second, data, samples)
-    matrices = weight_matrices(first)
-    fixed = {seen[0].last_linear} if readouts is None else set(readouts)
-    unknown = sorted(name for name in fixed if name is not None and name not in dict(first.named_modules()))
+    unknown = sorted(set(readouts or ()) - dict(first.named_modules()).keys())
     if unknown:
         raise ValueError(f"readouts names no module of the model: {', '.join(unknown)}")
+    seen, fixed = observe_both(first, second, data, samples, readouts)
+    matrices = weight_matrices(first)
     sides = {name: _sides(matrix, seen[0], fixed) for name, matrix in matrices.items()}
     used = {group for rows, columns in sides.values() for group in (*rows, *columns) if group != FIXED}
     matches = {
@@ -87,11 +86,11 @@ def align(
 
 
 def observe_both(
-    first: nn.Module, second: nn.Module, data: Data, samples: int
-) -> tuple[Activations, Activations]:
-    """The activations of two networks on the same data, at most so many samples of each unit."""
+    first: nn.Module, second: nn.Module, data: Data, samples: int, readouts: Collection[str] | None
+) -> tuple[tuple[Activations, Activations], Collection[str]]:
+    """The activations of two networks on the same data, at most so many samples of each unit, and the read-outs."""
     batches = [data] if isinstance(data, (torch.Tensor, PackedSequence)) else data
-    with Observer(first, samples) as one, Observer(second, samples) as other:
+    with Observer(first, samples, readouts) as one, Observer(second, samples, readouts) as other:
         for batch in batches:
             one.run(batch)
             other.run(batch)
@@ -103,11 +102,11 @@ def observe_both(
         raise ValueError("there is no data: not one batch")
     if shapes[0] != shapes[1]:
         raise ValueError(f"the networks are not of the same shape: their layers have units {shapes[0]} and {shapes[1]}")
-    return seen
+    return seen, one.readouts
 
 
 def _sides(
-    matrix: WeightMatrix, seen: Activations, readouts: Collection[str | None]
+    matrix: WeightMatrix, seen: Activations, readouts: Collection[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """By which groups of units the gates in the rows of a matrix, and its columns, are matched."""
     suffix = _OF_LAYER.search(matrix.local)

@@ -24,7 +24,7 @@ The last chunk of an untrained ON-LSTM is an example: its master input gate is 0
 """
 
 PREFERENCE = 1e-9
-"""Added to the correlation of units of the same number, which decides between equals and for units that never change."""
+"""Added to the correlation of units of the same number: it decides between equals and for units that never change."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ def partners_by(scores: Correlations, matching: Matching) -> Partners:
     """For each row the column it is matched with: its largest, or that of the best one-to-one assignment."""
     preferring = scores + PREFERENCE * np.eye(*scores.shape)
     if matching == "semi":
-        return preferring.argmax(axis=1)
+        best: Partners = preferring.argmax(axis=1)
+        return best
     if matching != "one-to-one":
         raise ValueError(f"matching must be 'semi' or 'one-to-one', got {matching!r}")
     try:
@@ -77,8 +78,7 @@ def correlation(first: Tensor, second: Tensor) -> Correlations:
     means = [_mean(each) for each in (first, second)]
     products = torch.zeros(first.shape[1], second.shape[1], dtype=torch.float64)
     squares = [torch.zeros(first.shape[1], dtype=torch.float64) for _ in means]
-    pieces = zip(first.split(SAMPLES_AT_ONCE), second.split(SAMPLES_AT_ONCE), strict=True)
-    for piece in pieces:
+    for piece in zip(_pieces(first), _pieces(second), strict=True):
         centred = [part.double() - mean for part, mean in zip(piece, means, strict=True)]
         products.addmm_(centred[0].t(), centred[1])
         for total, part in zip(squares, centred, strict=True):
@@ -95,6 +95,10 @@ def correlation(first: Tensor, second: Tensor) -> Correlations:
 
 def _mean(activations: Tensor) -> Tensor:
     total = torch.zeros(activations.shape[1], dtype=torch.float64)
-    for piece in activations.split(SAMPLES_AT_ONCE):
+    for piece in _pieces(activations):
         total += piece.double().sum(0)
     return total / len(activations)
+
+
+def _pieces(activations: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(activations, SAMPLES_AT_ONCE)

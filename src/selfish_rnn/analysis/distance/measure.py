@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -70,12 +70,15 @@ def compare_topologies(
 
     Without an ``alignment`` units correspond by number, as in one run at two times or in two runs from one start.
     """
-    alignment = alignment or Alignment()
     if first.keys() != second.keys():
         raise ValueError(f"the networks have other matrices: they differ in {sorted(first.keys() ^ second.keys())}")
+    return compare_pairs(((name, first[name], second[name]) for name in first), alignment or Alignment())
+
+
+def compare_pairs(pairs: Iterable[tuple[str, Topology, Topology]], alignment: Alignment) -> TopologyDistance:
+    """The same for matrices that come one after the other, so that not all topologies are in memory together."""
     distances = []
-    for name, one in first.items():
-        other = second[name]
+    for name, one, other in pairs:
         if one.count == one.size and other.count == other.size:
             continue
         how = alignment.matrices.get(name, MatrixAlignment())

@@ -1,7 +1,7 @@
 """Multiplications and additions of a network, in the paper's convention.
 
-Two FLOPs for each weight that exists and each vector it multiplies; biases, gates, softmax and the sparse bookkeeping are
-not counted. A look-up in an embedding costs nothing; the gradient of an embedding that is not also the output matrix
+Two FLOPs for each weight that exists and each vector it multiplies; biases, gates, softmax and rewirings are not
+counted. A look-up in an embedding costs nothing; the gradient of an embedding that is not also the output matrix
 counts like that of any other matrix. The backward pass takes twice the forward pass: one product for the gradient of
 what entered, one for the gradient of the weights.
 """
@@ -101,8 +101,8 @@ def flops(model: nn.Module, *inputs: Any) -> ModelFlops:
     >>> counted.training / counted.dense_training
     0.25
 
-    ``inputs`` are what the model is called with, once, to see which of its layers is used how often. A language model of
-    this package needs none: without tokens the FLOPs are those of one word.
+    ``inputs`` are what the model is called with, once, to see which of its layers is used how often. A language model
+    of this package needs none: without tokens the FLOPs are those of one word.
     """
     matrices = weight_matrices(model)
     if isinstance(model, LanguageModel):
@@ -151,9 +151,7 @@ def _observed_uses(
     return uses, max(vectors.values(), default=0)
 
 
-def _count(
-    vectors: dict[str, int], name: str, module: nn.Module, arguments: tuple[Any, ...], output: Any
-) -> None:
+def _count(vectors: dict[str, int], name: str, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
     """Add how many vectors a module was called with."""
     seen = first_tensor(output if isinstance(module, _EMBEDDING) else arguments)
     if seen is not None:

@@ -150,7 +150,7 @@ def _compared(row: PrintedRow) -> ComparedRow:
 
 def _note(row: PrintedRow) -> str:
     if row.method == "small-dense" and row.model == "stacked-lstm":
-        return "printed is the ratio of parameters; the embedding, whose look-up costs nothing, is more of a narrow network"
+        return "printed is the ratio of parameters; of a narrow network the embedding, which costs nothing, is more"
     if row.method == "gmp" and row.model == "rhn":
         return "printed implies a mean sparsity of 0.72 S over the run; taken is that of the LSTM, 0.55 S"
     if row.method == "gmp" and row.sparsity == 0.62:

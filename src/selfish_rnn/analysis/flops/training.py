@@ -170,7 +170,9 @@ class _Plan:
 def _plan(experiment: Experiment, vocabulary: int, train_tokens: int) -> _Plan:
     method = experiment.method.build()
     model = _meta_model(experiment, vocabulary)
-    chosen = {name: tuple(parameter.shape) for name, parameter, _ in choose_weights(model, None, model.dense_parameters)}
+    chosen = {
+        name: tuple(parameter.shape) for name, parameter, _ in choose_weights(model, None, model.dense_parameters)
+    }
     sizes = [math.prod(shape) for shape in chosen.values()]
     if not method.prunes:
         counts = ALLOCATIONS[method.allocation](list(chosen.values()), 1 - experiment.sparsity)
