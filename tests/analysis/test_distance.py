@@ -14,6 +14,7 @@ from torch import nn
 
 from selfish_rnn import Sparsifier, pack, register_cell, topology_distance
 from selfish_rnn.analysis.distance import align, compare_topologies, matrix_distance
+from selfish_rnn.analysis.distance.activations import Observer
 from selfish_rnn.analysis.distance.measure import units_of_rows
 from selfish_rnn.analysis.networks import topologies_of
 from selfish_rnn.engine import available
@@ -284,6 +285,29 @@ def test_earlier_topologies_can_be_compared_and_data_may_come_in_batches() -> No
     assert one.overall == other_way.overall
     with pytest.raises(TypeError, match="a batch is a tensor"):
         align(sparse_tagger(0), sparse_tagger(1), [[torch.randn(3, 2, 5)]])  # type: ignore[list-item]
+
+
+def test_what_a_readout_gives_is_not_kept() -> None:
+    with Observer(sparse_tagger(0), samples=50) as observer:
+        observer.run(torch.randn(20, 5, 5))
+    assert set(observer.activations().units) == {"lstm.input", "lstm.l0", "middle", "head.input"}
+    with Observer(sparse_tagger(0), samples=50, readouts=["middle"]) as observer:
+        observer.run(torch.randn(20, 5, 5))
+    assert set(observer.activations().units) == {"lstm.input", "lstm.l0", "head", "head.input"}
+
+
+def test_layers_below_the_last_are_seen_as_they_are() -> None:
+    """Against a stack of single layers, with a state that is not zero."""
+    torch.manual_seed(0)
+    both = nn.GRU(5, 6, num_layers=2)
+    lower = nn.GRU(5, 6)
+    lower.load_state_dict({name: each for name, each in both.state_dict().items() if name.endswith("_l0")})
+    features, state = torch.randn(9, 4, 5), torch.randn(2, 4, 6)
+    with Observer(both, samples=100) as observer:
+        observer.run((features, state))
+    units = observer.activations().units
+    torch.testing.assert_close(units["l0"], lower(features, state[:1])[0].detach().flatten(0, 1))
+    torch.testing.assert_close(units["l1"], both(features, state)[0].detach().flatten(0, 1))
 
 
 def test_no_more_samples_are_used_than_asked_for() -> None:

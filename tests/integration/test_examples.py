@@ -51,6 +51,10 @@ def test_python_in_the_documentation_runs(name: str, block: str, monkeypatch: py
 @pytest.mark.parametrize(
     "module",
     [
+        "analysis.distance",
+        "analysis.flops.counting",
+        "analysis.flops.training",
+        "analysis.gates",
         "topology.apportionment",
         "topology.gates",
         "topology.methods",

@@ -19,6 +19,7 @@ Densities = dict[str, dict[str, float]]
 def gate_densities(model: nn.Module) -> Densities:
     """The density of every weight matrix of a model, under ``"all"``, and of each of its gates.
 
+    >>> from selfish_rnn import Sparsifier
     >>> model = nn.GRU(8, 16)
     >>> sparsifier = Sparsifier(model, sparsity=0.75, rewirings=10)
     >>> densities = gate_densities(model)

@@ -59,6 +59,7 @@ def topology_distance(
     together. Two random topologies of density d that have nothing to do with each other are at about
     1 - d / (2 - d), for d = 0.33 at 0.80.
 
+    >>> from selfish_rnn import Sparsifier
     >>> lstms = [nn.LSTM(8, 16), nn.LSTM(8, 16)]
     >>> sparsifiers = [Sparsifier(lstm, sparsity=0.8, rewirings=1, seed=seed) for seed, lstm in enumerate(lstms)]
     >>> distance = topology_distance(*lstms, torch.randn(100, 4, 8))

@@ -93,6 +93,7 @@ def flops(model: nn.Module, *inputs: Any) -> ModelFlops:
 
         inference = Σ 2 · weights · (vectors they multiply),   training = 3 · inference
 
+    >>> from selfish_rnn import Sparsifier
     >>> model = nn.LSTM(8, 16)
     >>> sparsifier = Sparsifier(model, sparsity=0.75, rewirings=10)
     >>> counted = flops(model, torch.randn(35, 20, 8))        # one batch: 35 steps of 20 sequences
