@@ -21,8 +21,8 @@ import torch
 from selfish_rnn.runs.subsets import places_of_ranks
 from selfish_rnn.runs.topologies import TopologyHistory
 from selfish_rnn.topology import GateLayout, Rewiring, Topology
-from selfish_rnn.topology.schedules import cosine
-from selfish_rnn.topology.topology import sample
+from selfish_rnn.topology.sampling import sample
+from selfish_rnn.topology.schedules import SCHEDULES
 
 SHAPES = {
     "embedding.weight": (10_000, 1500),
@@ -75,7 +75,7 @@ with tempfile.TemporaryDirectory() as folder:
     whole = size
     print(f"start       {size / 1e6:6.2f} MB  {time.perf_counter() - start:4.1f} s")
     for number in options.measured:
-        rate = cosine(number / REWIRINGS, PRUNE_RATE)
+        rate = SCHEDULES["cosine"].rate(number / REWIRINGS, PRUNE_RATE)
         seconds = 0.0
         with history.recording(number, number) as recording:
             for name, topology in topologies.items():
@@ -97,7 +97,7 @@ with tempfile.TemporaryDirectory() as folder:
         for name, topology in history.topologies().items()
     )
     print(f"read back in {time.perf_counter() - start:.1f} s, equal: {same}")
-rates = [cosine(number / REWIRINGS, PRUNE_RATE) for number in range(1, REWIRINGS + 1)]
+rates = [SCHEDULES["cosine"].rate(number / REWIRINGS, PRUNE_RATE) for number in range(1, REWIRINGS + 1)]
 total = whole + max(excess) * sum(map(bound, rates))
 print(f"all {REWIRINGS} rewirings and the start, computed: {total / 1e6:.0f} MB")
 print(f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
 
+from selfish_rnn.topology import ALLOCATIONS, GROWTHS, METHODS, REDISTRIBUTIONS, REMOVALS, SCHEDULES
 from tiny_runs import write_corpus
 
 # Without deadlines, because the machine may be busy, and with the same examples in every run.
@@ -29,3 +31,14 @@ def _isolated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus folder of a few hundred words; do not change its files."""
     return write_corpus(tmp_path_factory.mktemp("corpora") / "texts")
+
+
+@pytest.fixture
+def tables_as_before() -> Iterator[None]:
+    """What a test registers is taken out again."""
+    tables: list[dict[str, Any]] = [ALLOCATIONS, GROWTHS, METHODS, REDISTRIBUTIONS, REMOVALS, SCHEDULES]
+    before = [table.copy() for table in tables]
+    yield
+    for table, content in zip(tables, before, strict=True):
+        table.clear()
+        table.update(content)

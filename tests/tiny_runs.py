@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import random
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from torch import Tensor
 
 from selfish_rnn.corpora import load_corpus
 from selfish_rnn.experiment.presets import Settings, build_experiment, with_settings
 from selfish_rnn.experiment.settings import Experiment
-from selfish_rnn.runs.checkpoints import load_tensors
+from selfish_rnn.files import load_tensors
 from selfish_rnn.runs.folder import RunFolder
+from selfish_rnn.runs.run import Run
+from selfish_rnn.runs.stop import Interrupted
 from selfish_rnn.topology import budget
-from selfish_rnn.training.events import EpochReport, StepReport
+from selfish_rnn.training.metrics import EpochRecord, Listener, StepReport
 from selfish_rnn.training.trainer import Trainer
 
 WORDS = (
@@ -72,37 +76,90 @@ def tiny_experiment(texts: Path, **changes: Any) -> Experiment:
     return build_experiment(tiny_settings(texts, **changes), "tiny")
 
 
-class Recorder:
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "snt-asgd": {"name": "snt-asgd", "lr": 4.0, "nonmono": 0},
+    "nt-asgd": {"name": "nt-asgd", "lr": 4.0, "nonmono": 0},
+    "adam": {"name": "adam", "lr": 0.01},
+    "momentum-sgd": {"name": "momentum-sgd", "lr": 0.5},
+    "sgd": {"name": "sgd", "lr": 2.0},
+}
+"""Options under which each optimizer learns something in a tiny run."""
+
+
+class Recorder(Listener):
     """A listener that remembers everything; ``at_step`` is called after every update."""
 
     def __init__(self, at_step: Callable[[StepReport], None] | None = None) -> None:
+        self.trainer: Any = None
         self.steps: list[StepReport] = []
-        self.epochs: list[EpochReport] = []
+        self.epochs: list[EpochRecord] = []
         self.notes: list[str] = []
+        self.pauses: list[int] = []
+        self.bests: list[dict[str, Tensor]] = []
         self._at_step = at_step
+
+    def on_start(self, trainer: Trainer) -> None:
+        self.trainer = trainer
 
     def on_step(self, report: StepReport) -> None:
         self.steps.append(report)
         if self._at_step is not None:
             self._at_step(report)
 
-    def on_epoch(self, report: EpochReport) -> None:
-        self.epochs.append(report)
+    def on_pause(self, trainer: Trainer) -> None:
+        self.pauses.append(trainer.state.step)
+
+    def on_best(self, trainer: Trainer) -> None:
+        self.bests.append({name: tensor.clone() for name, tensor in trainer.weights().items()})
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        self.epochs.append(record)
 
     def on_note(self, message: str) -> None:
         self.notes.append(message)
 
 
-def tiny_trainer(texts: Path, run: Path, listener: Recorder | None = None, **changes: Any) -> Trainer:
-    """A trainer at the beginning of a run in the folder ``run``."""
-    run.mkdir(parents=True, exist_ok=True)
-    return Trainer(tiny_experiment(texts, **changes), load_corpus(texts), RunFolder(run), listener)
+def tiny_trainer(texts: Path, *listeners: Listener, **changes: Any) -> Trainer:
+    """A trainer at the beginning of a tiny experiment."""
+    return Trainer(tiny_experiment(texts, **changes), load_corpus(texts), *listeners)
 
 
-def trained(texts: Path, run: Path, **changes: Any) -> Trainer:
-    trainer = tiny_trainer(texts, run, **changes)
-    trainer.run()
-    return trainer
+def trained(texts: Path, **changes: Any) -> Recorder:
+    """What a tiny experiment told from its start to its end."""
+    recorder = Recorder()
+    tiny_trainer(texts, recorder, **changes).run()
+    return recorder
+
+
+def tiny_run(texts: Path, path: Path, **changes: Any) -> Run:
+    """A tiny run that is started and not yet trained."""
+    return Run.start(tiny_experiment(texts, **changes), path)
+
+
+def finished_run(texts: Path, path: Path, **changes: Any) -> Recorder:
+    """What a tiny run, trained in its folder, told."""
+    recorder = Recorder()
+    tiny_run(texts, path, **changes).train(recorder)
+    return recorder
+
+
+def stop_after(run: Run, updates: int) -> Recorder:
+    """Train until so many updates are done in this process, then ask to stop, as Ctrl-C does."""
+
+    def ask(_: object) -> None:
+        if len(recorder.steps) == updates:
+            signal.raise_signal(signal.SIGINT)
+
+    recorder = Recorder(ask)
+    with pytest.raises(Interrupted):
+        run.train(recorder)
+    return recorder
+
+
+def run_in_parts(texts: Path, path: Path, stop_at: int, **changes: Any) -> None:
+    """A run that is asked to stop after some update and then continued."""
+    stop_after(tiny_run(texts, path, **changes), stop_at)
+    Run.open(path).train()
 
 
 def budget_of(trainer: Trainer) -> int:
@@ -115,7 +172,7 @@ def result_of(run: Path) -> dict[str, Any]:
     """Everything a finished run leaves that must not depend on how often it was interrupted."""
     folder = RunFolder(run)
     state = folder.checkpoints.load().state
-    del state["position"]["seconds"], state["experiment"]["checkpoint_every"]
+    del state["trainer"]["state"]["seconds"], state["experiment"]["checkpoint_every"]
     records = folder.metrics.read()
     summary = json.loads(folder.summary.read_text()) if folder.summary.exists() else {"seconds": 0.0}
     summary.pop("peak_memory_mib", None)

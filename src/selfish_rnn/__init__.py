@@ -1,58 +1,69 @@
 """Train recurrent networks that are sparse from the first step to the last."""
 
-from selfish_rnn.analysis.distance import topology_distance
-from selfish_rnn.analysis.flops import flops
-from selfish_rnn.analysis.gates import gate_densities
-from selfish_rnn.engine import pack
-from selfish_rnn.errors import UserError
-from selfish_rnn.optim import NTASGD, SNTASGD
-from selfish_rnn.runs.export import load_model
-from selfish_rnn.sparsifier import Sparsifier
-from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures, shrink
-from selfish_rnn.sparsifier.registry import register_cell
-from selfish_rnn.topology import (
-    DENSE,
-    DSR,
-    GMP,
-    ISS,
-    METHODS,
-    RIGL,
-    SELFISH,
-    SET,
-    SMALL_DENSE,
-    SNFS,
-    STATIC,
-    STATIC_ER,
-    GateLayout,
-    Method,
-)
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from selfish_rnn.analysis.distance import topology_distance
+    from selfish_rnn.analysis.flops import flops
+    from selfish_rnn.analysis.gates import gate_densities
+    from selfish_rnn.engine import pack
+    from selfish_rnn.errors import UserError
+    from selfish_rnn.optim import NTASGD, SNTASGD
+    from selfish_rnn.runs.export import load_model
+    from selfish_rnn.sparsifier import Sparsifier
+    from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures, shrink
+    from selfish_rnn.sparsifier.registry import register_cell
+    from selfish_rnn.topology import (
+        DENSE,
+        DSR,
+        GMP,
+        METHODS,
+        RIGL,
+        SELFISH,
+        SET,
+        SNFS,
+        STATIC,
+        STATIC_ER,
+        GateLayout,
+        Method,
+    )
 
 __all__ = [
-    "DENSE",
-    "DSR",
-    "GMP",
-    "ISS",
-    "METHODS",
-    "NTASGD",
-    "RIGL",
-    "SELFISH",
-    "SET",
-    "SMALL_DENSE",
-    "SNFS",
-    "SNTASGD",
-    "STATIC",
-    "STATIC_ER",
-    "GateLayout",
-    "IntrinsicSparseStructures",
-    "Method",
-    "Sparsifier",
-    "UserError",
-    "flops",
-    "gate_densities",
-    "load_model",
-    "pack",
-    "register_cell",
-    "shrink",
-    "topology_distance",
-]
-__version__ = "0.1.0"
+    "DENSE", "DSR", "GMP", "METHODS", "NTASGD", "RIGL", "SELFISH", "SET", "SNFS", "SNTASGD",
+    "STATIC", "STATIC_ER", "GateLayout", "IntrinsicSparseStructures", "Method", "Sparsifier", "UserError", "flops",
+    "gate_densities", "load_model", "pack", "register_cell", "shrink", "topology_distance",
+]  # fmt: skip
+
+_HOMES = {
+    "NTASGD": "optim",
+    "SNTASGD": "optim",
+    "IntrinsicSparseStructures": "sparsifier.intrinsic",
+    "Sparsifier": "sparsifier",
+    "UserError": "errors",
+    "flops": "analysis.flops",
+    "gate_densities": "analysis.gates",
+    "load_model": "runs.export",
+    "pack": "engine",
+    "register_cell": "sparsifier.registry",
+    "shrink": "sparsifier.intrinsic",
+    "topology_distance": "analysis.distance",
+}
+"""Where a public name comes from, if not from ``topology``."""
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, imported when it is first asked for: torch takes seconds, which ``--help`` can do without."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = importlib.import_module(f"{__name__}.{_HOMES.get(name, 'topology')}")
+    globals()[name] = getattr(home, name)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection
 
-class UserError(Exception):
+
+class UserError(ValueError):
     """Something the user can put right.
 
     The message names the file, field or value that is wrong and what would be right. The command line prints
-    it as one line and exits with code 2; a library user sees an ordinary exception.
+    it as one line and exits with code 2; a library user sees an ordinary ``ValueError``.
     """
+
+
+def nearest(word: str, names: Collection[str]) -> str:
+    """`` (did you mean 'x'?)`` for the name nearest to a word, or nothing if none is near."""
+    matches = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    return f" (did you mean {matches[0]!r}?)" if matches else ""
+
+
+def unknown(kind: str, name: object, names: Collection[str]) -> str:
+    """What to say of a name that is in no table: ``unknown method 'st' (did you mean 'set'?); known are ...``."""
+    return f"unknown {kind} {name!r}{nearest(str(name), names)}; known are {', '.join(names)}"

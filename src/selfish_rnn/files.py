@@ -1,8 +1,10 @@
-"""Writing files so that neither a kill nor a full disk can damage what is already there."""
+"""Files that neither a kill nor a full disk can damage, and that tell when something else did."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import os
 import re
 import shutil
@@ -12,13 +14,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from selfish_rnn.errors import UserError
 
 _PARTIAL = ".partial"
+_CHUNK = 1 << 20
+_DESCRIPTION = "selfish_rnn"
+_FROM_A_COPY = "restore it from a copy or make it again"
 
 _REASONS = {
     errno.ENOSPC: ("the disk is full", "free some space"),
@@ -27,6 +32,14 @@ _REASONS = {
     errno.EACCES: ("permission denied", "make it writable"),
     errno.EPERM: ("permission denied", "make it writable"),
 }
+
+
+class WriteError(UserError):
+    """The file system did not let a file be written; what was there before is still there."""
+
+
+class ForeignFileError(UserError):
+    """A file is none that :func:`save_tensors` wrote, or nothing of it can be read."""
 
 
 @contextmanager
@@ -39,10 +52,7 @@ def clear_write_errors(path: Path) -> Iterator[None]:
         if number is None:
             raise
         reason, remedy = _REASONS.get(number, (os.strerror(number).lower(), "put that right"))
-        raise UserError(
-            f"cannot write {path}: {reason}; nothing already written is lost: {remedy}, "
-            "then continue with `selfish-rnn resume`"
-        ) from error
+        raise WriteError(f"cannot write {path}: {reason}; nothing already written is lost: {remedy}") from error
 
 
 def _error_number(error: Exception) -> int | None:
@@ -53,11 +63,10 @@ def _error_number(error: Exception) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def remove_partial(folder: Path, name: str = "") -> None:
-    """Remove what a killed process left half-written in ``folder``, for one file ``name`` or for all."""
-    prefix = f".{name}." if name else "."
+def remove_partial(folder: Path) -> None:
+    """Remove what killed processes left half-written in ``folder``; only for its one writer."""
     for entry in os.listdir(folder):
-        if entry.startswith(prefix) and entry.endswith(_PARTIAL):
+        if entry.startswith(".") and entry.endswith(_PARTIAL):
             shutil.rmtree(folder / entry, ignore_errors=True)
 
 
@@ -65,13 +74,15 @@ def remove_partial(folder: Path, name: str = "") -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """Give a temporary path to write to; it becomes ``path`` in one step, or vanishes if the writer fails.
 
+    Several processes may do so at once: each writes a whole file, and the last one's stays.
+
     Example::
 
         with replacing(folder / "weights.safetensors") as temporary:
             save_file(tensors, temporary)
     """
     with clear_write_errors(path):
-        remove_partial(path.parent, path.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
         # A folder and not only a file: safetensors puts a temporary of its own beside the path it is given.
         folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=_PARTIAL, dir=path.parent))
         try:
@@ -136,3 +147,61 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mappi
         separate[name] = plain
     # None, because without tensors safetensors 0.8 turns empty metadata into a header it cannot read.
     save_file(separate, path, dict(metadata) or None)
+
+
+def save_tensors(
+    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write named tensors and text atomically to one safetensors file that carries its own checksum.
+
+    Equal content gives equal bytes. Other programs read it as any safetensors file and ignore the checksum.
+    """
+    plain = dict(metadata or {})
+    description = {"sha256": _content_checksum(tensors, plain), "metadata": plain}
+    with replacing(Path(path)) as temporary:
+        # One entry, because safetensors writes several in an order that changes from run to run.
+        write_safetensors(temporary, tensors, {_DESCRIPTION: json.dumps(description, sort_keys=True)})
+
+
+def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read what :func:`save_tensors` wrote: the tensors, on the CPU, and the metadata."""
+    try:
+        tensors, metadata = read_safetensors(Path(path))
+        description = json.loads(metadata[_DESCRIPTION])
+        plain: dict[str, str] = description["metadata"]
+        expected: str = description["sha256"]
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist: {_FROM_A_COPY}") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise ForeignFileError(f"{path} is damaged, or no file that selfish-rnn wrote: {_FROM_A_COPY}") from error
+    if expected != _content_checksum(tensors, plain):
+        raise UserError(f"{path} is damaged (its checksum does not match): {_FROM_A_COPY}")
+    return tensors, plain
+
+
+def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a safetensors file and its metadata, unchecked."""
+    with safe_open(path, framework="pt") as file:
+        # Cloned because what safetensors returns may still be a window into the file.
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        return tensors, dict(file.metadata() or {})
+
+
+def file_checksum(path: Path) -> str:
+    """The SHA-256 of a file, read piece by piece."""
+    checksum = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            checksum.update(chunk)
+    return checksum.hexdigest()
+
+
+def _content_checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    checksum = hashlib.sha256(json.dumps(sorted(metadata.items())).encode())
+    for name, tensor in sorted(tensors.items()):
+        checksum.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        checksum.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+    return checksum.hexdigest()

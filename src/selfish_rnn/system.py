@@ -1,12 +1,16 @@
-"""How the process handles the memory of large tensors."""
+"""The machine a process runs on: its memory, its processor, its time."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
+import platform
 import re
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 _TRIM_THRESHOLD = -1
 _MMAP_MAX = -4
@@ -55,3 +59,55 @@ def peak_memory() -> float | None:
     except ImportError:  # Windows
         return None
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / _MIB
+
+
+def duration(seconds: float) -> str:
+    """Seconds as a person says them: 45 s, 3 min 05 s, 2 h 10 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def machine() -> dict[str, Any]:
+    """The processor, its cores, the share of them that others use, and the software below."""
+    return {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "busy": busy(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def busy(seconds: float = 0.5) -> float | None:
+    """The share of the machine's cores that is at work while this process sleeps; nothing where that is not told."""
+    before = _ticks()
+    if before is None:
+        return None
+    time.sleep(seconds)
+    after = _ticks()
+    assert after is not None
+    passed = after[0] - before[0]
+    return round(1 - (after[1] - before[1]) / passed, 2) if passed else 0.0
+
+
+def _ticks() -> tuple[int, int] | None:
+    """Of all cores since the system was started: all ticks, and those without work."""
+    statistics = Path("/proc/stat")
+    if not statistics.exists():
+        return None
+    ticks = [int(number) for number in statistics.read_text().splitlines()[0].split()[1:9]]
+    return sum(ticks), ticks[3] + ticks[4]
+
+
+def processor() -> str:
+    """The name its maker gave it, where the system tells."""
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        found = re.search(r"^model name\s*:\s*(.+)$", information.read_text(), re.MULTILINE)
+        if found:
+            return found.group(1).strip()
+    return platform.processor() or platform.machine()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from selfish_rnn import Sparsifier
 from selfish_rnn.engine import pack
 from selfish_rnn.models import MODELS, LanguageModel
+from selfish_rnn.sparsifier.hooks import listeners
 from tiny_runs import TINY_MODELS
 
 WORDS = 30
@@ -21,6 +22,12 @@ def sparse_model(name: str, seed: int = 0, *, packed: bool = False, sparsity: fl
     model = MODELS[name](WORDS, **TINY_MODELS[name])
     Sparsifier(model, sparsity=sparsity, rewirings=4, seed=seed, exclude=model.dense_parameters)
     return pack(model) if packed else model
+
+
+def sparsifier_of(model: nn.Module) -> Sparsifier:
+    (sparsifier,) = listeners(model)
+    assert isinstance(sparsifier, Sparsifier)
+    return sparsifier
 
 
 def tokens(steps: int = 30, batch: int = 4, seed: int = 0) -> Tensor:

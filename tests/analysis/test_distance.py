@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from network_cases import reorder, sparse_model, sparse_tagger, tokens
+from network_cases import reorder, sparse_model, sparse_tagger, sparsifier_of, tokens
 from torch import nn
 
 from selfish_rnn import Sparsifier, pack, register_cell, topology_distance
@@ -88,8 +88,7 @@ def reordered_model(name: str) -> tuple[nn.Module, nn.Module]:
     """A model and the same with its units in another order, so that it computes the same."""
     model, other = sparse_model(name), sparse_model(name)
     for module in (model, other):
-        for sparsifier in {bound for part in module.modules() for bound in part.__dict__.get("_bound", ())}:
-            sparsifier.detach()
+        sparsifier_of(module).detach()
     order = torch.randperm(8, generator=torch.Generator().manual_seed(4))
     second = torch.randperm(8, generator=torch.Generator().manual_seed(5))
     if name == "rhn":
@@ -246,8 +245,7 @@ def test_a_packed_model_without_a_sparsifier_has_its_gates() -> None:
 
 def test_a_weight_that_has_just_grown_exists() -> None:
     model = sparse_model("stacked-lstm")
-    bound = {bound for part in model.modules() for bound in part.__dict__.get("_bound", ())}
-    (sparsifier,) = bound
+    sparsifier = sparsifier_of(model)
     sparsifier.rewire()
     topologies = topologies_of(model)
     assert sum(topology.count for topology in topologies.values()) == sparsifier.active_weights

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from network_cases import sparse_model
+from network_cases import sparse_model, sparsifier_of
 from torch import nn
 
 from selfish_rnn import IntrinsicSparseStructures, Sparsifier, gate_densities
 from selfish_rnn.analysis.gates import densities_over_time, gate_deviations
 from selfish_rnn.engine import available
 from selfish_rnn.models import MODELS
+from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.training.metrics import describe
-from tiny_runs import trained
+from tiny_runs import finished_run
 
 
 @pytest.mark.parametrize(
@@ -24,7 +25,7 @@ from tiny_runs import trained
 def test_a_model_tells_what_its_sparsifier_knows(name: str, packed: bool) -> None:
     torch.manual_seed(0)
     model = sparse_model(name, packed=packed)
-    (sparsifier,) = {bound for part in model.modules() for bound in part.__dict__.get("_bound", ())}
+    sparsifier = sparsifier_of(model)
     sparsifier.rewire()
     densities = gate_densities(model)
     expected = describe(sparsifier)["density"]
@@ -63,9 +64,9 @@ def test_intrinsic_structures_count_what_is_not_zero() -> None:
 
 
 def test_the_epochs_of_a_run(texts: Path, tmp_path: Path) -> None:
-    trainer = trained(texts, tmp_path / "run")
-    series = densities_over_time(trainer.folder.metrics.read())
-    assert list(series) == [weight.name for weight in trainer.sparsifier.weights]
+    recorder = finished_run(texts, tmp_path / "run")
+    series = densities_over_time(RunFolder(tmp_path / "run").metrics.read())
+    assert list(series) == [weight.name for weight in recorder.trainer.sparsifier.weights]
     forget = series["rnn.weight_hh_l0"]["forget"]
     assert len(forget) == 3
     assert len(set(forget)) > 1

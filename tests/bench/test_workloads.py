@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from selfish_rnn.bench.options import NETWORKS
 from selfish_rnn.bench.products import PRODUCTS, products_of, sparse_matrix
-from selfish_rnn.bench.workloads import NETWORKS, NextToken, Workload
+from selfish_rnn.bench.workloads import NextToken, Workload
 from selfish_rnn.engine import library
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="the kernels are not built")

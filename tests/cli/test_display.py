@@ -4,25 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from selfish_rnn.cli import display as shown
-from selfish_rnn.cli.display import LiveProgress, PlainLog, duration, epoch_line, listener_for, show_outcome, show_start
-from selfish_rnn.training.events import EpochReport, StepReport
-from tiny_runs import tiny_experiment
-
-STEP = StepReport(
-    epoch=2, epochs=12, row=25, rows=100, loss=2.0, tokens_per_second=12345.6, seconds_left=185, active_weights=1234567
+from selfish_rnn.cli.display import (
+    PAGE,
+    LiveProgress,
+    PlainLog,
+    epoch_line,
+    listener_for,
+    perplexity_text,
+    show_methods,
+    show_outcome,
 )
-EPOCH = EpochReport(
-    epoch=2, epochs=12, train_loss=2.0, valid_loss=3.0, best=True, averaging=True, learning_rate=40.0, rewired=0.4567,
-    pruned=0.0, active_weights=1234567, seconds=61, seconds_left=600,
+from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS
+from selfish_rnn.training.metrics import EpochRecord, StepReport
+from tiny_runs import tiny_trainer
+
+STEP = StepReport(epoch=2, epochs=12, row=25, rows=100, loss=2.0, tokens_per_second=12345.6, seconds_left=185)
+WEIGHTS = 17_912_345
+EPOCH = EpochRecord(
+    epoch=2, step=20, train_loss=2.0, valid_loss=3.0, averaging=True, learning_rate=40.0, prune_rate=0.4567, seconds=61,
+    network={"active_weights": WEIGHTS, "density": {}}, large_weights={}, best=True, epochs=12, seconds_left=600,
 )  # fmt: skip
+FOLDER = Path("runs/[bold]")
 
 
 def paper(terminal: bool = False, width: int = 100) -> tuple[Console, io.StringIO]:
@@ -30,36 +40,37 @@ def paper(terminal: bool = False, width: int = 100) -> tuple[Console, io.StringI
     return Console(file=file, force_terminal=terminal, width=width, highlight=False, color_system=None), file
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0 s"),
-        (59.4, "59 s"),
-        (59.6, "1 min 00 s"),
-        (185, "3 min 05 s"),
-        (3599.7, "1 h 00 min"),
-        (7830, "2 h 10 min"),
-        (360000, "100 h 00 min"),
-    ],
-)
-def test_durations_as_a_person_says_them(seconds: float, text: str):
-    assert duration(seconds) == text
-
-
 def test_an_epoch_is_one_line():
-    assert epoch_line(EPOCH) == (
-        "epoch  2/12  train perplexity     7.39  valid perplexity    20.09  1,234,567 weights  "
-        "1 min 01 s, 10 min 00 s left  averaged, then rewired 45.7 %, best so far"
+    assert epoch_line(EPOCH, WEIGHTS) == (
+        "epoch  2/12  train     7.39  valid    20.09  10 min 00 s left  averaged, rewired 45.7 %, best"
     )
-    quiet = dataclasses.replace(EPOCH, averaging=False, rewired=0.0, best=False, valid_loss=9999.0)
-    assert epoch_line(quiet).endswith("valid perplexity      inf  1,234,567 weights  1 min 01 s, 10 min 00 s left")
+    quiet = dataclasses.replace(EPOCH, averaging=False, prune_rate=0.0, best=False, valid_loss=9999.0)
+    assert epoch_line(quiet, WEIGHTS).endswith("valid      inf  10 min 00 s left")
+
+
+def test_the_number_of_weights_is_told_when_it_changes():
+    assert epoch_line(EPOCH, WEIGHTS + 1).endswith("averaged, 17,912,345 weights, best")
+
+
+def test_the_longest_line_of_an_epoch_fits_a_page():
+    longest = dataclasses.replace(EPOCH, epoch=100, epochs=100, train_loss=345.0, valid_loss=345.0, seconds_left=359999)
+    for weights in (WEIGHTS, WEIGHTS + 1):
+        assert len(epoch_line(longest, weights)) <= PAGE
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(87.456, "87.46"), (999_999.0, "999999.00"), (1.23e150, "1.2e+150"), (2.5e6, "2.5e+06"), (math.inf, "inf")],
+)
+def test_perplexities_of_diverged_networks_are_orders_of_magnitude(value: float, text: str):
+    assert perplexity_text(value) == text
 
 
 def test_the_plain_log_tells_of_epochs_and_of_long_ones_inside(monkeypatch: pytest.MonkeyPatch):
     now = 0.0
     monkeypatch.setattr(shown.time, "monotonic", lambda: now)
     console, file = paper(width=40)
-    log = PlainLog(console)
+    log = PlainLog(console, FOLDER)
     log.on_step(STEP)
     now = shown.LOG_SECONDS + 1
     log.on_step(STEP)
@@ -67,15 +78,15 @@ def test_the_plain_log_tells_of_epochs_and_of_long_ones_inside(monkeypatch: pyte
     log.on_epoch(EPOCH)
     log.on_note("averaging [starts] after epoch 3")
     assert file.getvalue().splitlines() == [
-        "epoch 2/12  25 %  12,346 tokens/s  loss 2.000  perplexity 7.4  1,234,567 weights  3 min 05 s left",
-        epoch_line(EPOCH),
+        "epoch 2/12  25 %  12,346 tokens/s  loss 2.000  perplexity 7.39  3 min 05 s left",
+        epoch_line(EPOCH, 0),
         "averaging [starts] after epoch 3",
     ]
 
 
 def test_a_terminal_gets_a_bar_and_a_file_a_log():
     terminal, file = paper(terminal=True)
-    live = listener_for(terminal)
+    live = listener_for(terminal, FOLDER)
     assert isinstance(live, LiveProgress)
     with live:
         live.on_step(STEP)
@@ -84,28 +95,31 @@ def test_a_terminal_gets_a_bar_and_a_file_a_log():
     text = file.getvalue()
     assert "epoch 2/12" in text
     assert "12,346 tokens/s  loss 2.000" in text
-    assert "valid perplexity    20.09" in text
-    assert type(listener_for(paper()[0])) is PlainLog
+    assert "valid    20.09" in text
+    assert type(listener_for(paper()[0], FOLDER)) is PlainLog
 
 
 def test_the_start_names_what_is_trained_whatever_its_name(texts: Path):
     console, file = paper(width=200)
-    watched = SimpleNamespace(
-        sparsifier=SimpleNamespace(active_weights=400, total_weights=1000),
-        corpus=SimpleNamespace(name="odd [/] name", train=range(4321), vocabulary=range(99)),
-    )
-    show_start(console, tiny_experiment(texts), watched, Path("runs/[bold]"))
+    trainer = tiny_trainer(texts)
+    trainer.corpus = dataclasses.replace(trainer.corpus, name="odd [/] name")
+    active, total = trainer.sparsifier.active_weights, trainer.sparsifier.total_weights
+    PlainLog(console, FOLDER).on_start(trainer)
     text = file.getvalue()
     assert "stacked-lstm on odd [/] name" in text
-    assert "4,321 training tokens, 99 words" in text
-    assert "400 of 1,000 weights exist (sparsity 60 %)" in text
+    assert "408 training tokens, 19 words" in text
+    assert f"{active:,} of {total:,} weights exist (sparsity 60 %)" in text
     assert "run folder runs/[bold]" in text
+    assert "is finished" not in text
+    trainer.state.finished = True
+    PlainLog(console, FOLDER).on_start(trainer)
+    assert "The run in runs/[bold] is finished; this is what it came to." in file.getvalue()
 
 
 SUMMARY: dict[str, Any] = {
     "test_perplexity": 123.456, "valid_perplexity": 130.2, "unigram_perplexity": 400.0, "best_epoch": 7,
-    "active_weights": 330_000, "total_weights": 1_000_000, "sparsity": 0.67, "active_parameters": 331_000,
-    "total_parameters": 1_001_000, "seconds": 95.0, "steps": 4200,
+    "vocabulary": 5000, "active_weights": 330_000, "total_weights": 1_000_000, "sparsity": 0.67,
+    "active_parameters": 331_000, "total_parameters": 1_001_000, "seconds": 95.0, "steps": 4200,
     "peak_memory_mib": 512.3,
     "density": {
         "embedding.weight": {"all": 0.33, "unit": 0.33},
@@ -143,3 +157,26 @@ def test_a_network_without_gates_has_no_columns_for_them():
     show_outcome(console, {**SUMMARY, "density": {"rnn.weight_hh_l0": {"unit": 0.3, "all": 0.3}}}, Path("run"))
     assert "rnn.weight_hh_l0 70.0" in [" ".join(line.split()) for line in file.getvalue().splitlines()]
     assert "unit " not in file.getvalue()
+
+
+def test_a_diverged_run_says_so():
+    console, file = paper()
+    show_outcome(console, SUMMARY, Path("run"))
+    assert "diverged" not in file.getvalue()
+    show_outcome(console, {**SUMMARY, "test_perplexity": 1.23e150, "valid_perplexity": 4.5e9}, Path("run"))
+    text = " ".join(file.getvalue().split())
+    assert "test perplexity 1.2e+150 valid perplexity 4.5e+09" in text
+    assert "The run diverged: its perplexity is above 5,000, that of guessing among all its words alike." in text
+
+
+def test_the_methods_fit_a_page_with_their_parts_whole_and_their_references():
+    console, file = paper(width=200)
+    show_methods(console, CONFIGURED_METHODS.values())
+    lines = file.getvalue().splitlines()
+    assert max(map(len, lines)) <= PAGE
+    words = " ".join(file.getvalue().split())
+    for method in CONFIGURED_METHODS.values():
+        row = next(line.split() for line in lines if line.split() and line.split()[0] == method.name)
+        assert row[1] == method.allocation
+        assert row[2] == (method.removal or "none")
+        assert f"{method.name} {method.reference}" in words

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from selfish_rnn.cli.flops import flops
 from selfish_rnn.errors import UserError
-from selfish_rnn.runs.run import Run
-from tiny_runs import tiny_experiment
+from tiny_runs import finished_run
 
 app = typer.Typer()
 app.command()(flops)
@@ -40,8 +39,7 @@ def test_settings_change_presets() -> None:
 
 
 def test_a_run(texts: Path, tmp_path: Path) -> None:
-    run = Run.start(tiny_experiment(texts), tmp_path / "run=1")
-    run.execute(run.trainer())
+    finished_run(texts, tmp_path / "run=1")
     line = shown(str(tmp_path / "run=1"))[1]
     assert "selfish" in line
     assert "0.400" in line

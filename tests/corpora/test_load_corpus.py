@@ -82,7 +82,7 @@ def test_unknown_name(name: str, nearest: str | None) -> None:
     assert repr(name) in message
     assert all(known in message for known in KNOWN_CORPORA)
     if nearest:
-        assert f"did you mean {nearest}?" in message
+        assert f"did you mean {nearest!r}?" in message
 
 
 def test_empty_name_is_not_the_current_folder(make_folder: MakeFolder, monkeypatch: pytest.MonkeyPatch) -> None:

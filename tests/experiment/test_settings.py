@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from selfish_rnn.errors import UserError
+from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS
 from selfish_rnn.experiment.presets import build_experiment
-from selfish_rnn.experiment.settings import OPTIMIZERS, Experiment, nearest
+from selfish_rnn.experiment.settings import MODEL_SETTINGS, OPTIMIZERS, AdamSettings, Experiment
 from selfish_rnn.models import MODELS
 from selfish_rnn.topology import METHODS
 
@@ -18,7 +19,7 @@ from selfish_rnn.topology import METHODS
     [
         {},
         *({"model": name} for name in MODELS),
-        *({"method": name} for name in METHODS),
+        *({"method": name} for name in CONFIGURED_METHODS),
         *({"optimizer": name} for name in OPTIMIZERS),
         {"optimizer": {"name": "adam", "betas": [0.5, 0.9], "drop": None, "decay": {"factor": 1.5, "after": 3}}},
         {"restart_at": [3, 5], "clip": None, "rewire_every": 100, "method": {"name": "selfish", "pool": "gate"}},
@@ -43,6 +44,13 @@ def test_the_default_is_the_paper():
     assert (experiment.model.name, experiment.model.hidden, experiment.model.dropout) == ("stacked-lstm", 1500, 0.65)
     assert (experiment.optimizer.name, experiment.optimizer.lr, experiment.optimizer.nonmono) == ("snt-asgd", 40.0, 5)
     assert (experiment.method.name, experiment.sparsity, experiment.prune_rate) == ("selfish", 0.67, 0.7)
+
+
+def test_sections_are_of_the_type_their_name_says():
+    experiment = Experiment(model="rhn", optimizer={"name": "adam", "lr": 0.5})
+    assert type(experiment.optimizer) is AdamSettings
+    assert type(experiment.model) is MODEL_SETTINGS["rhn"]
+    assert Experiment(optimizer=experiment.optimizer).optimizer == experiment.optimizer
 
 
 def test_a_method_takes_its_parts_from_the_table_unless_they_are_given():
@@ -83,6 +91,9 @@ def test_a_cell_is_chosen_by_the_models_name_and_is_no_key():
         ({"method": {"growth": "randm"}}, "method.growth: unknown growth 'randm' (did you mean 'random'?)"),
         ({"prune_schedule": "cosin"}, "prune_schedule: unknown schedule 'cosin' (did you mean 'cosine'?); known are"),
         ({"optimizer": "adm"}, "optimizer: unknown optimizer 'adm' (did you mean 'adam'?); known are snt-asgd, "),
+        ({"optimizer": {"lr": 1}}, "optimizer: needs the name of the optimizer: one of snt-asgd, nt-asgd, "),
+        ({"optimizer": None}, "optimizer: needs the name of the optimizer: one of snt-asgd, "),
+        ({"optimizer": {"name": "nt-asgd", "nonmno": 3}}, "unknown key 'optimizer.nonmno' (did you mean 'optimizer.no"),
         ({"optimizer": {"name": "adam", "lr": 0}}, "optimizer.lr: must be greater than 0, got 0"),
         ({"optimizer": {"name": "sgd", "nonmono": 3}}, "unknown key 'optimizer.nonmono'"),
         ({"optimizer": {"name": "sgd", "drop": {"factor": 2}}}, "optimizer.drop.patience is missing"),
@@ -113,7 +124,3 @@ def test_several_mistakes_are_all_told():
     text = str(caught.value)
     assert text.startswith("my.yaml: ")
     assert all(part in text for part in ("sparsity: must be", "did you mean 'epochs'?", "did you mean 'optimizer.lr'?"))
-
-
-def test_a_word_near_to_nothing_gets_no_suggestion():
-    assert nearest("xyzzy", ["sparsity", "epochs"]) == ""

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from selfish_rnn import cli, files
+from selfish_rnn import METHODS, cli, files
 from selfish_rnn.experiment.presets import build_experiment, preset_names, read_config, read_preset
-from tiny_runs import result_of, tiny_words, write_corpus
+from tiny_runs import result_of, stop_after, tiny_run, tiny_words, write_corpus
 
-COMMANDS = ("train", "resume", "evaluate", "generate", "presets", "show")
+COMMANDS = ("train", "resume", "evaluate", "generate", "export", "presets", "show", "methods", "bench")
 
 
 class Said(NamedTuple):
@@ -81,8 +81,8 @@ def test_training_tells_its_story(finished: tuple[Path, Said]):
         "408 training tokens, 19 words",
         f"{summary['active_weights']:,} of {summary['total_weights']:,} weights exist (sparsity 60 %)",
         f"run folder {run}",
-        "epoch 1/3 train perplexity",
-        "epoch 3/3 train perplexity",
+        "epoch 1/3 train ",
+        "epoch 3/3 train ",
         f"test perplexity {summary['test_perplexity']:.2f}",
         f"valid perplexity {summary['valid_perplexity']:.2f}",
         f"unigram perplexity {summary['unigram_perplexity']:.2f}",
@@ -115,6 +115,7 @@ def test_the_configuration_of_a_run_is_complete(finished: tuple[Path, Said], tex
     assert config["method"]["removal"] == "magnitude"
 
 
+@pytest.mark.slow
 def test_its_configuration_trains_the_same_network_again(finished: tuple[Path, Said], tmp_path: Path):
     assert selfish_rnn("train", "--config", finished[0] / "config.yaml", "--run", tmp_path / "again").code == 0
     assert result_of(tmp_path / "again") == result_of(finished[0])
@@ -140,6 +141,42 @@ def test_generated_text_is_the_same_for_the_same_seed(finished: tuple[Path, Said
     assert selfish_rnn(*words, "--seed", 2) != first
 
 
+def test_without_a_prompt_a_sentence_is_begun(finished: tuple[Path, Said]):
+    said = selfish_rnn("generate", finished[0], "--tokens", 5, "--seed", 1)
+    assert (said.code, said.err) == (0, "")
+    assert len(said.out.removesuffix("\n").replace("\n", " <eos> ").split()) == 5
+
+
+def test_an_exported_model_generates_what_the_run_does(
+    finished: tuple[Path, Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    said = selfish_rnn("export", finished[0])
+    assert said.code == 0
+    assert re.match(r"tiny\.safetensors: 0\.0 MiB\n  selfish-rnn generate tiny\.safetensors", said.out)
+    assert selfish_rnn("export", finished[0], "--out", tmp_path / "deeper" / "mine.safetensors").code == 0
+    words = ("--prompt", "the cat", "--tokens", 8, "--temperature", 0)
+    expected = selfish_rnn("generate", finished[0], *words)
+    for path in ("tiny.safetensors", tmp_path / "deeper" / "mine.safetensors"):
+        assert selfish_rnn("generate", path, *words) == expected
+
+
+def test_what_is_no_exported_model_is_not_called_damaged(tmp_path: Path):
+    (tmp_path / "notes.txt").write_text("mine")
+    line = refused("generate", tmp_path / "notes.txt")
+    assert "notes.txt is not an exported model: make one with `selfish-rnn export RUN`" in line
+    assert "damaged" not in line
+
+
+def test_the_methods_are_shown_with_their_references():
+    said = selfish_rnn("methods")
+    assert said.code == 0
+    for method in METHODS.values():
+        assert re.search(rf"^{method.name} +{method.allocation} ", said.out, re.MULTILINE)
+        assert method.reference.split(":")[0] in said.out
+    assert all(len(line) <= 100 for line in said.out.splitlines())
+
+
 def test_presets_are_listed_with_what_they_are():
     said = selfish_rnn("presets")
     assert said.code == 0
@@ -158,6 +195,7 @@ def test_a_shown_preset_is_a_configuration_file(name: str, tmp_path: Path):
     assert build_experiment(read_config(path), "shown") == build_experiment(settings, name)
 
 
+@pytest.mark.slow
 def test_runs_get_the_next_free_folder(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     config = tmp_path / "mine.yaml"
@@ -175,7 +213,15 @@ def test_help_is_there(words: list[str]):
     assert said.code == 0
     assert "Usage: selfish-rnn" in said.out
     if not words:
-        assert all(command in said.out for command in COMMANDS)
+        assert re.findall(r"^  (\w+)  ", said.out.partition("Commands:")[2], re.MULTILINE) == list(COMMANDS)
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_help_has_a_whole_line_on_each_command(columns: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = selfish_rnn("--help").out.partition("Commands:\n")[2].splitlines()
+    assert len(lines) == len(COMMANDS)
+    assert all(line.endswith(".") and not line.endswith("...") and len(line) <= columns for line in lines)
 
 
 def test_ctrl_c_before_training_is_no_traceback(monkeypatch: pytest.MonkeyPatch):
@@ -246,6 +292,14 @@ def test_a_folder_without_a_run_is_refused(tmp_path: Path, command: list[str]):
     assert "is not the folder of a run" in refused(*command, tmp_path)
 
 
+@pytest.mark.parametrize("command", ["evaluate", "generate", "export"])
+def test_a_run_without_a_finished_epoch_says_what_to_do(texts: Path, tmp_path: Path, command: str):
+    stop_after(tiny_run(texts, tmp_path / "run"), 4)
+    assert refused(command, tmp_path / "run") == (
+        f"error: no epoch is finished yet: selfish-rnn resume {tmp_path / 'run'}"
+    )
+
+
 def spoil(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
@@ -286,6 +340,7 @@ def test_a_word_the_model_does_not_know_is_refused(finished: tuple[Path, Said]):
     assert "the word 'zebra' is not in the vocabulary" in refused("generate", finished[0], "--prompt", "the zebra")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("writes", [0, 1, 3])
 def test_a_full_disk_is_one_line_and_the_run_goes_on_later(
     texts: Path, finished: tuple[Path, Said], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: int
@@ -305,7 +360,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_later(
         patch.setattr(files, "save_file", fill_up)
         line = refused("train", *tiny_words(texts), "--run", run)
     assert "the disk is full" in line
-    assert "selfish-rnn resume" in line
+    assert f"free some space, then continue with `selfish-rnn resume {run}`" in line
     assert selfish_rnn("resume", run).code == 0
     assert result_of(run) == result_of(finished[0])
 
@@ -321,7 +376,7 @@ def test_a_disk_full_from_the_start_is_one_line(texts: Path, tmp_path: Path, mon
 def test_a_loss_that_is_not_a_number_is_one_line_that_says_what_to_change(texts: Path, tmp_path: Path):
     words = tiny_words(texts, optimizer={"name": "sgd", "lr": 1e30}, clip=None)
     line = refused("train", *words, "--run", tmp_path / "run")
-    assert re.search("(loss|norm of the gradient) became", line)
+    assert re.search("training diverged: the (training loss|norm of the gradient) became", line)
     assert "optimizer.lr (now 1e+30)" in line
 
 

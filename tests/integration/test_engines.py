@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_method_runs import OPTIMIZERS, run_in_parts
 from torch import Tensor
 
 import selfish_rnn
@@ -16,18 +15,31 @@ from selfish_rnn.corpora import load_corpus
 from selfish_rnn.engine import PackedWeight, available, library
 from selfish_rnn.experiment.presets import build_experiment, read_preset, with_settings
 from selfish_rnn.runs.export import export, load_model
-from selfish_rnn.runs.folder import RunFolder
-from selfish_rnn.runs.outcome import generate
 from selfish_rnn.runs.run import Run, experiment_corpus
 from selfish_rnn.training import engine_choice as engines
 from selfish_rnn.training.engine_choice import choose_engine
-from selfish_rnn.training.stop import Interrupted
+from selfish_rnn.training.generation import generate
 from selfish_rnn.training.trainer import Trainer
-from tiny_runs import TINY_MODELS, Recorder, budget_of, result_of, tiny_experiment, trained
+from tiny_runs import (
+    OPTIMIZERS,
+    TINY_MODELS,
+    Recorder,
+    budget_of,
+    finished_run,
+    result_of,
+    run_in_parts,
+    stop_after,
+    tiny_experiment,
+    tiny_run,
+    trained,
+)
 
-pytestmark = pytest.mark.skipif(not available(), reason="the kernels were not built (no C++ compiler)")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not available(), reason="the kernels were not built (no C++ compiler)"),
+]
 
-PACKABLE = [name for name in METHODS if name not in ("snfs", "iss", "dense", "small-dense")]
+PACKABLE = [name for name in METHODS if name not in ("snfs", "dense")]
 
 
 def topologies(trainer: Trainer) -> list[Tensor]:
@@ -38,25 +50,25 @@ def packed_weights(model: torch.nn.Module) -> list[PackedWeight]:
     return [module for module in model.modules() if isinstance(module, PackedWeight)]
 
 
-def same_run(masked: Trainer, packed: Trainer) -> None:
-    """Same weights at the same places, same losses to rounding."""
-    assert not packed_weights(masked.model)
-    assert packed_weights(packed.model)
-    for one, other in zip(topologies(masked), topologies(packed), strict=True):
+def same_run(texts: Path, **changes: Any) -> Trainer:
+    """Same weights at the same places, same losses to rounding; the trainer of the packed run."""
+    masked, packed = (trained(texts, engine=engine, **changes) for engine in ("masked", "packed"))
+    assert not packed_weights(masked.trainer.model)
+    assert packed_weights(packed.trainer.model)
+    for one, other in zip(topologies(masked.trainer), topologies(packed.trainer), strict=True):
         assert torch.equal(one, other)
-    for one, other in zip(masked.folder.metrics.read(), packed.folder.metrics.read(), strict=True):
-        assert one["density"] == other["density"]
-        for key in ("train_loss", "valid_loss"):
-            assert one[key] == pytest.approx(other[key], abs=1e-4)
+    for first, second in zip(masked.epochs, packed.epochs, strict=True):
+        assert first.network["density"] == second.network["density"]
+        assert first.train_loss == pytest.approx(second.train_loss, abs=1e-4)
+        assert first.valid_loss == pytest.approx(second.valid_loss, abs=1e-4)
+    trainer: Trainer = packed.trainer
+    return trainer
 
 
 @pytest.mark.parametrize("optimizer", ["snt-asgd", "adam", "momentum-sgd"])
 @pytest.mark.parametrize("method", PACKABLE)
-def test_every_method_is_the_same_run_in_both_engines(method: str, optimizer: str, texts: Path, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"method": method, "optimizer": OPTIMIZERS[optimizer]}
-    masked = trained(texts, tmp_path / "masked", **changes)
-    packed = trained(texts, tmp_path / "packed", engine="packed", **changes)
-    same_run(masked, packed)
+def test_every_method_is_the_same_run_in_both_engines(method: str, optimizer: str, texts: Path) -> None:
+    same_run(texts, method=method, optimizer=OPTIMIZERS[optimizer])
 
 
 # The gradient of some weights of an ON-LSTM's master gates is zero but for rounding, and these are the first to go:
@@ -69,22 +81,16 @@ def test_every_method_is_the_same_run_in_both_engines(method: str, optimizer: st
         for method in (("static", "rigl") if model == "on-lstm" else ("selfish", "rigl"))
     ],
 )
-def test_every_model_is_the_same_run_in_both_engines(model: str, method: str, texts: Path, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"model": {"name": model, **TINY_MODELS[model]}, "method": method}
-    masked = trained(texts, tmp_path / "masked", **changes)
-    packed = trained(texts, tmp_path / "packed", engine="packed", **changes)
-    same_run(masked, packed)
+def test_every_model_is_the_same_run_in_both_engines(model: str, method: str, texts: Path) -> None:
+    packed = same_run(texts, model={"name": model, **TINY_MODELS[model]}, method=method)
     assert packed.sparsifier.active_weights == budget_of(packed)
 
 
-def test_rewiring_every_few_updates_is_the_same_in_both_engines(texts: Path, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"method": "rigl", "rewire_every": 3, "sub_batches": 2}
-    masked = trained(texts, tmp_path / "masked", **changes)
-    packed = trained(texts, tmp_path / "packed", engine="packed", **changes)
-    same_run(masked, packed)
+def test_rewiring_every_few_updates_is_the_same_in_both_engines(texts: Path) -> None:
+    same_run(texts, method="rigl", rewire_every=3, sub_batches=2)
 
 
-def test_a_quickstart_is_the_same_run_in_both_engines_to_rounding(tmp_path: Path) -> None:
+def test_a_quickstart_is_the_same_run_in_both_engines_to_rounding() -> None:
     """Of its own size, rewired often.
 
     Among half a million weights there are always a few so close to each other that rounding decides which one goes. It
@@ -102,9 +108,7 @@ def test_a_quickstart_is_the_same_run_in_both_engines_to_rounding(tmp_path: Path
         def note(report: Any, seen: list[Any] = seen) -> None:
             seen.append((report.loss, topologies(trainer)))  # noqa: B023
 
-        folder = tmp_path / engine
-        folder.mkdir()
-        trainer = Trainer(experiment, experiment_corpus(experiment), RunFolder(folder), Recorder(note))
+        trainer = Trainer(experiment, experiment_corpus(experiment), Recorder(note))
         trainer.run()
     assert len(found["masked"]) == len(found["packed"]) > 25
     for step, (one, other) in enumerate(zip(found["masked"], found["packed"], strict=True), start=1):
@@ -122,28 +126,21 @@ def test_a_checkpoint_of_one_engine_is_continued_by_the_other(
 ) -> None:
     other = {"masked": "packed", "packed": "masked"}[engine]
     changes: dict[str, Any] = {"optimizer": OPTIMIZERS[optimizer], "epochs": 4}
-    whole = trained(texts, tmp_path / "whole", **changes)
-    started = Run.start(tiny_experiment(texts, engine=engine, **changes), tmp_path / "parts")
-    first: Any = None
-
-    def stop(report: object) -> None:
-        first._stop.requested = first.position.step == 24
-
-    first = started.trainer(Recorder(stop))
-    with pytest.raises(Interrupted):
-        first.run()
-    second = Run.open(tmp_path / "parts", engine=other).trainer(Recorder())
-    assert bool(packed_weights(second.model)) == (other == "packed")
-    second.run()
-    for one, two in zip(topologies(whole), topologies(second), strict=True):
+    whole = trained(texts, **changes)
+    stop_after(tiny_run(texts, tmp_path / "parts", engine=engine, **changes), 24)
+    second = Recorder()
+    Run.open(tmp_path / "parts", engine=other).train(second)
+    assert bool(packed_weights(second.trainer.model)) == (other == "packed")
+    for one, two in zip(topologies(whole.trainer), topologies(second.trainer), strict=True):
         assert torch.equal(one, two)
-    for one, two in zip(whole.folder.metrics.read(), second.folder.metrics.read(), strict=True):
-        assert one["valid_loss"] == pytest.approx(two["valid_loss"], abs=1e-4)
+    records = Run.open(tmp_path / "parts").folder.metrics.read()
+    for record, expected in zip(records, whole.epochs, strict=True):
+        assert record["valid_loss"] == pytest.approx(expected.valid_loss, abs=1e-4)
 
 
 def test_a_packed_run_resumes_bit_identically(texts: Path, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"engine": "packed", "optimizer": OPTIMIZERS["snt-asgd"]}
-    trained(texts, tmp_path / "whole", **changes)
+    finished_run(texts, tmp_path / "whole", **changes)
     run_in_parts(texts, tmp_path / "parts", 14, **changes)
     assert result_of(tmp_path / "parts") == result_of(tmp_path / "whole")
 
@@ -163,9 +160,10 @@ def test_methods_that_cannot_be_packed_say_so(texts: Path) -> None:
 def test_auto_takes_what_is_faster_and_says_so(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for ratio, engine in ((2.0, "packed"), (1.0, "masked")):
         monkeypatch.setattr(engines, "_measure", lambda *_, ratio=ratio: ratio)
-        run = Run.start(tiny_experiment(texts, engine="auto"), tmp_path / engine)
+        run, recorder = tiny_run(texts, tmp_path / engine, engine="auto", epochs=1), Recorder()
         assert run.experiment.engine == engine
-        assert any(f"{ratio:.1f} times as fast" in note for note in run.notes)
+        run.train(recorder)
+        assert any(f"{ratio:.1f} times as fast" in note for note in recorder.notes)
         # A resumed run does not measure again.
         assert Run.open(tmp_path / engine).experiment.engine == engine
 
@@ -192,11 +190,11 @@ def test_without_kernels_auto_is_masked_and_packed_is_refused(texts: Path, monke
 @pytest.mark.parametrize("engine", ["masked", "packed"])
 def test_an_exported_model_says_what_the_run_s_says(engine: str, model: str, texts: Path, tmp_path: Path) -> None:
     changes: dict[str, Any] = {"model": {"name": model, **TINY_MODELS[model]}, "epochs": 1, "engine": engine}
-    run = Run.start(tiny_experiment(texts, **changes), tmp_path / "run")
-    run.execute(run.trainer())
-    export(run.experiment, run.folder, tmp_path / "model.safetensors")
+    run = tiny_run(texts, tmp_path / "run", **changes)
+    run.train()
+    export(run, tmp_path / "model.safetensors")
     best = run.model()
-    tokens = torch.randint(len(run.vocabulary()), (5, 3))
+    tokens = torch.randint(len(run.vocabulary), (5, 3))
     with torch.no_grad():
         expected = best(tokens)[0]
         for packed in (True, False):
@@ -211,15 +209,21 @@ def test_an_exported_model_says_what_the_run_s_says(engine: str, model: str, tex
 def test_what_is_no_exported_model_is_refused(texts: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a file"):
         load_model(tmp_path / "missing.safetensors")
-    run = Run.start(tiny_experiment(texts, epochs=1), tmp_path / "run")
-    with pytest.raises(UserError, match="has no model yet"):
-        export(run.experiment, run.folder, tmp_path / "model.safetensors")
-    run.execute(run.trainer())
+    run = tiny_run(texts, tmp_path / "run", epochs=1)
+    with pytest.raises(UserError, match="no epoch is finished yet: selfish-rnn resume"):
+        export(run, tmp_path / "model.safetensors")
+    run.train()
     with pytest.raises(UserError, match="is not an exported model, it has no format"):
         load_model(tmp_path / "run" / "model.safetensors")
     (tmp_path / "bad.safetensors").write_bytes(b"nonsense")
-    with pytest.raises(UserError, match="damaged or cannot be read"):
+    with pytest.raises(UserError, match=r"bad\.safetensors is not an exported model: make one"):
         load_model(tmp_path / "bad.safetensors")
+    export(run, tmp_path / "model.safetensors")
+    content = bytearray((tmp_path / "model.safetensors").read_bytes())
+    content[-1] ^= 1
+    (tmp_path / "model.safetensors").write_bytes(content)
+    with pytest.raises(UserError, match=r"model\.safetensors is damaged"):
+        load_model(tmp_path / "model.safetensors")
 
 
 def test_the_kernels_in_use_are_those_of_this_processor() -> None:

@@ -12,9 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from selfish_rnn import METHODS, SELFISH
-from selfish_rnn.topology.removal import REMOVALS, by_magnitude
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -41,10 +38,8 @@ def python_blocks() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "block"), python_blocks())
-def test_python_in_the_documentation_runs(name: str, block: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What an example adds to these tables is taken out again.
-    monkeypatch.setitem(METHODS, "lucky", SELFISH)
-    monkeypatch.setitem(REMOVALS, "lucky", by_magnitude)
+@pytest.mark.usefixtures("tables_as_before")
+def test_python_in_the_documentation_runs(name: str, block: str) -> None:
     exec(compile(textwrap.dedent(block), name, "exec"), {})
 
 
@@ -55,14 +50,15 @@ def test_python_in_the_documentation_runs(name: str, block: str, monkeypatch: py
         "analysis.flops.counting",
         "analysis.flops.training",
         "analysis.gates",
-        "topology.apportionment",
+        "topology.allocation",
         "topology.gates",
         "topology.methods",
         "topology.removal",
-        "optim.trigger",
+        "optim.averaged",
         "sparsifier.registry",
     ],
 )
+@pytest.mark.usefixtures("tables_as_before")
 def test_docstring_examples(module: str) -> None:
     tested = importlib.import_module(f"selfish_rnn.{module}")
     outcome = doctest.testmod(tested, extraglobs={"torch": torch})

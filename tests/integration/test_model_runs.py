@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from selfish_rnn.models import MODELS
-from selfish_rnn.runs.outcome import evaluate_splits, generate
 from selfish_rnn.runs.run import Run
-from selfish_rnn.training.stop import Interrupted
-from tiny_runs import TINY_MODELS, Recorder, result_of, tiny_experiment
+from selfish_rnn.training.evaluation import evaluate_splits
+from selfish_rnn.training.generation import generate
+from tiny_runs import TINY_MODELS, Recorder, result_of, run_in_parts, tiny_run
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -25,28 +27,17 @@ def test_train_interrupt_resume_evaluate_generate(name: str, texts: Path, tmp_pa
         "tar": 1.0,
         "restart_at": [2],
     }
-    whole = Run.start(tiny_experiment(texts, **changes), tmp_path / "whole")
-    trainer = whole.trainer()
-    summary = whole.execute(trainer)
-    budget = trainer.sparsifier.target_weights
+    whole, recorder = tiny_run(texts, tmp_path / "whole", **changes), Recorder()
+    summary = whole.train(recorder)
+    budget = recorder.trainer.sparsifier.target_weights
     assert {record["active_weights"] for record in whole.folder.metrics.read()} == {budget}
 
-    parts = Run.start(tiny_experiment(texts, **changes), tmp_path / "parts")
-    stopped: Any = None
-
-    def stop(report: object) -> None:
-        stopped._stop.requested = stopped.position.step == 13
-
-    stopped = parts.trainer(Recorder(stop))
-    with pytest.raises(Interrupted):
-        parts.execute(stopped)
-    again = Run.open(tmp_path / "parts")
-    again.execute(again.trainer())
+    run_in_parts(texts, tmp_path / "parts", 13, **changes)
     assert result_of(tmp_path / "parts") == result_of(tmp_path / "whole")
 
     opened = Run.open(tmp_path / "whole")
-    measured = evaluate_splits(opened.model(), opened.experiment, opened.corpus())
+    measured = evaluate_splits(opened.model(), opened.experiment, opened.corpus)
     assert measured == {key: summary[key] for key in measured}
-    text = generate(opened.model(), opened.vocabulary(), "the cat", tokens=12, seed=3)
+    text = generate(opened.model(), opened.vocabulary, "the cat", tokens=12, seed=3)
     assert text.startswith("the cat")
-    assert text == generate(opened.model(), opened.vocabulary(), "the cat", tokens=12, seed=3)
+    assert text == generate(opened.model(), opened.vocabulary, "the cat", tokens=12, seed=3)

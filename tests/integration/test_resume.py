@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from selfish_rnn.runs.run import Run
-from selfish_rnn.training.stop import Interrupted
-from tiny_runs import Recorder, result_of, tiny_experiment, tiny_words
+from tiny_runs import finished_run, result_of, stop_after, tiny_run, tiny_words
+
+pytestmark = pytest.mark.slow
 
 AVERAGING = {"name": "snt-asgd", "lr": 30.0, "nonmono": 0}
 DROP = {"factor": 2.0, "patience": 0}
@@ -41,27 +42,11 @@ def undisturbed(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     """The result of each experiment, its number of updates, and the epoch in which averaging started."""
     results = {}
     for name, changes in EXPERIMENTS.items():
-        run = Run.start(tiny_experiment(texts, **changes), tmp_path_factory.mktemp(name) / "run")
-        trainer = run.trainer()
-        run.execute(trainer)
-        records = run.folder.metrics.read()
-        started = [record["step"] for record in records if not record["averaging"]][-1]
-        results[name] = (result_of(run.folder.path), trainer.position.step, started)
+        path = tmp_path_factory.mktemp(name) / "run"
+        recorder = finished_run(texts, path, **changes)
+        started = [record.step for record in recorder.epochs if not record.averaging][-1]
+        results[name] = (result_of(path), recorder.trainer.state.step, started)
     return results
-
-
-def stop_after(run: Run, updates: int) -> None:
-    """Train until so many updates are done in this process, then ask to stop."""
-
-    def ask(_: object) -> None:
-        if len(recorder.steps) == updates:
-            trainer._stop.requested = True
-
-    recorder = Recorder(ask)
-    trainer = run.trainer(recorder)
-    with pytest.raises(Interrupted):
-        run.execute(trainer)
-    assert len(recorder.steps) == updates
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -69,11 +54,10 @@ def test_a_run_stopped_again_and_again_ends_the_same(
     texts: Path, tmp_path: Path, undisturbed: dict[str, Any], name: str
 ):
     expected, updates, _ = undisturbed[name]
-    Run.start(tiny_experiment(texts, **EXPERIMENTS[name]), tmp_path / "run")
+    tiny_run(texts, tmp_path / "run", **EXPERIMENTS[name])
     for _ in range(updates // 7):
         stop_after(Run.open(tmp_path / "run"), 7)
-    run = Run.open(tmp_path / "run")
-    run.execute(run.trainer())
+    Run.open(tmp_path / "run").train()
     assert result_of(tmp_path / "run") == expected
 
 
@@ -83,10 +67,10 @@ def test_stopped_around_the_start_of_averaging_a_run_ends_the_same(
 ):
     expected, updates, averaging_starts = undisturbed["snt-asgd"]
     assert 0 < averaging_starts < updates, "averaging must start inside the run for this test to say anything"
-    run = Run.start(tiny_experiment(texts, **EXPERIMENTS["snt-asgd"]), tmp_path / "run")
+    run = tiny_run(texts, tmp_path / "run", **EXPERIMENTS["snt-asgd"])
     stop_after(run, averaging_starts + offset)
     assert run.folder.checkpoints.steps()[-1] == averaging_starts + offset
-    run.execute(run.trainer())
+    run.train()
     assert result_of(tmp_path / "run") == expected
 
 
@@ -94,23 +78,8 @@ def test_checkpoints_after_every_update_do_not_change_the_result(
     texts: Path, tmp_path: Path, undisturbed: dict[str, Any]
 ):
     changes = {**EXPERIMENTS["snt-asgd"], "checkpoint_every": 1e-9}
-    run = Run.start(tiny_experiment(texts, **changes), tmp_path / "run")
-    run.execute(run.trainer())
+    finished_run(texts, tmp_path / "run", **changes)
     assert result_of(tmp_path / "run") == undisturbed["snt-asgd"][0]
-
-
-def test_another_number_of_threads_is_told(texts: Path, tmp_path: Path):
-    run = Run.start(tiny_experiment(texts), tmp_path / "run")
-    stop_after(run, 3)
-    recorder = Recorder()
-    trainer = run.trainer()
-    trainer.listener = recorder
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torch.get_num_threads", lambda: 8)
-        trainer.load_checkpoint()
-    assert recorder.notes == [
-        "the run was started with 1 threads and goes on with 8: results may differ in the last digits"
-    ]
 
 
 # Real processes, really killed
@@ -126,7 +95,7 @@ import torch._dynamo  # what the first optimizer would import
 import tensorboard.summary.writer.record_writer
 from selfish_rnn import cli
 from selfish_rnn import files
-from selfish_rnn.runs import checkpoints, folder as run_folder, run as running
+from selfish_rnn.runs import checkpoints, folder as run_folder, recording, run as running
 from selfish_rnn.training import trainer
 
 def kill():
@@ -169,8 +138,8 @@ MOMENTS = {
     "inside a later epoch": lambda: kill_at(trainer.Trainer, "_update", 17, after=True),
     "while the first best model is written": lambda: kill_at(files, "save_file", 1, to("model."), halfway=write_half),
     "after a best model is written": lambda: kill_at(os, "replace", 2, to("model."), after=True),
-    "before the first record": lambda: kill_at(trainer.Trainer, "_record", 1),
-    "between the first record and its checkpoint": lambda: kill_at(trainer.Trainer, "_record", 1, after=True),
+    "before the first record": lambda: kill_at(recording.RunRecorder, "on_epoch", 1),
+    "between the first record and its checkpoint": lambda: kill_at(recording.RunRecorder, "on_epoch", 1, after=True),
     "while the tensors of the first checkpoint are written":
         lambda: kill_at(files, "save_file", 1, to("step-"), halfway=write_half),
     "while the tensors of a checkpoint are written":
@@ -178,7 +147,7 @@ MOMENTS = {
     "between the tensors and the JSON of a checkpoint": lambda: kill_at(checkpoints, "write_atomically", 2),
     "before old checkpoints are forgotten": lambda: kill_at(checkpoints.CheckpointStore, "_forget_old", 3),
     "while an old checkpoint is forgotten": lambda: kill_at(os, "unlink", 1, to("step-"), after=True),
-    "before the summary": lambda: kill_at(running, "summarise", 1),
+    "before the summary": lambda: kill_at(running.Run, "_summary", 1),
     "while the summary is written": lambda: kill_at(os, "replace", 1, to("summary.")),
 }
 
@@ -218,9 +187,9 @@ COMMAND = "from selfish_rnn.cli import main; main()"
 
 @pytest.fixture(scope="module")
 def left_alone(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    run = Run.start(tiny_experiment(texts, **KILL_WORDS), tmp_path_factory.mktemp("alone") / "run")
-    run.execute(run.trainer())
-    return result_of(run.folder.path)
+    path = tmp_path_factory.mktemp("alone") / "run"
+    finished_run(texts, path, **KILL_WORDS)
+    return result_of(path)
 
 
 def test_killed_at_any_moment_a_run_resumes_to_the_same_bits(texts: Path, tmp_path: Path, left_alone: dict[str, Any]):
@@ -234,7 +203,7 @@ def test_killed_at_any_moment_a_run_resumes_to_the_same_bits(texts: Path, tmp_pa
         assert (tmp_path / moment / "vocabulary.json").exists(), moment
 
 
-# Says where it is, then waits for the signal, so that it arrives inside the fourteenth update.
+# Says where it is, then waits for a signal inside the fourteenth update.
 SLOW = (
     """
 import signal, sys
@@ -242,9 +211,10 @@ from selfish_rnn.training.trainer import Trainer
 
 update = Trainer._update
 def watched(self, *arguments, **options):
-    if self.position.step == 13:
+    if self.state.step == 13:
         print("update 14", flush=True)
-        while not self._stop.requested:
+        stop = signal.getsignal(signal.SIGINT).__self__
+        while not stop.requested:
             signal.sigtimedwait([], 0.01)
     return update(self, *arguments, **options)
 Trainer._update = watched
@@ -253,14 +223,19 @@ Trainer._update = watched
 )
 
 
+def held_in_update_14(texts: Path, run: Path) -> subprocess.Popen[str]:
+    child = process(SLOW, "train", *tiny_words(texts, **KILL_WORDS), "--run", run)
+    assert child.stdout is not None
+    assert any(line == "update 14\n" for line in child.stdout)
+    return child
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_signal_from_outside_and_a_real_resume(
     texts: Path, tmp_path: Path, left_alone: dict[str, Any], number: signal.Signals
 ):
     run = tmp_path / "run"
-    child = process(SLOW, "train", *tiny_words(texts, **KILL_WORDS), "--run", run)
-    assert child.stdout is not None
-    assert any(line == "update 14\n" for line in child.stdout)
+    child = held_in_update_14(texts, run)
     os.kill(child.pid, number)
     output, errors = child.communicate()
     assert errors == ""
@@ -273,4 +248,34 @@ def test_a_signal_from_outside_and_a_real_resume(
     resumed = process(COMMAND, "resume", run)
     output, errors = resumed.communicate()
     assert (resumed.returncode, errors) == (0, "")
+    assert result_of(run) == left_alone
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def test_a_second_process_is_refused_and_changes_nothing_of_a_run_in_training(
+    texts: Path, tmp_path: Path, left_alone: dict[str, Any]
+):
+    """What is there is more than the last checkpoint knows of, so that a resume would cut it back; and less."""
+    run = tmp_path / "run"
+    child = held_in_update_14(texts, run)
+    with (run / "metrics.jsonl").open("a") as metrics:
+        metrics.write('{"epoch": 2, "step": 20}\n')
+    corpus = (run / "corpus.json").read_bytes()
+    (run / "corpus.json").unlink()
+    before = contents(run)
+    for command in (["resume", run], ["train", *tiny_words(texts), "--run", run]):
+        second = process(COMMAND, *command)
+        _, errors = second.communicate()
+        assert second.returncode == 2
+        assert "another process is training the run" in errors or "already holds a run" in errors
+        assert contents(run) == before
+    (run / "corpus.json").write_bytes(corpus)
+    os.kill(child.pid, signal.SIGKILL)
+    child.communicate()
+    resumed = process(COMMAND, "resume", run)
+    resumed.communicate()
+    assert resumed.returncode == 0
     assert result_of(run) == left_alone

@@ -13,8 +13,8 @@ from model_checks import (
     randomised,
 )
 from torch import Tensor
-from torch.nn import functional
 
+from reference import ordered_neurons_loop
 from selfish_rnn.errors import UserError
 from selfish_rnn.models import OrderedNeuronsLSTM, regularisers
 from selfish_rnn.models.cells.ordered_neurons import OrderedNeuronsCell
@@ -31,27 +31,6 @@ def small(**changes: float) -> OrderedNeuronsLSTM:
     return OrderedNeuronsLSTM(13, **{"embedding": 6, "hidden": 8, "chunk": 2, **changes}).double()
 
 
-def reference(cell: OrderedNeuronsCell, inputs: Tensor, hidden: Tensor, memory: Tensor) -> tuple[Tensor, ...]:
-    """The straightforward loop: autograd, both products at every step."""
-    chunks, chunk = cell.hidden // cell.chunk, cell.chunk
-    memory = memory.view(-1, chunks, chunk)
-    outputs = []
-    for entering in inputs:
-        sums = functional.linear(entering, cell.weight_input, cell.bias_input)
-        sums = sums + functional.linear(hidden, cell.weight_recurrent, cell.bias_recurrent)
-        master_input, master_forget = sums[:, : 2 * chunks].chunk(2, dim=1)
-        output, candidate, write, keep = sums[:, 2 * chunks :].view(-1, 4 * chunks, chunk).chunk(4, dim=1)
-        master_input = 1 - torch.cumsum(torch.softmax(master_input, dim=-1), dim=-1).unsqueeze(-1)
-        master_forget = torch.cumsum(torch.softmax(master_forget, dim=-1), dim=-1).unsqueeze(-1)
-        overlap = master_forget * master_input
-        keep = torch.sigmoid(keep) * overlap + (master_forget - overlap)
-        write = torch.sigmoid(write) * overlap + (master_input - overlap)
-        memory = keep * memory + write * torch.tanh(candidate)
-        hidden = (torch.sigmoid(output) * torch.tanh(memory)).flatten(1)
-        outputs.append(hidden)
-    return torch.stack(outputs), memory.flatten(1)
-
-
 @pytest.mark.parametrize(("hidden", "chunk"), [(6, 2), (6, 6), (5, 1)])
 def test_cell_agrees_with_the_reference_loop(hidden: int, chunk: int) -> None:
     cell = OrderedNeuronsCell(4, hidden, chunk).double()
@@ -60,7 +39,7 @@ def test_cell_agrees_with_the_reference_loop(hidden: int, chunk: int) -> None:
         torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((7, 3, 4), (3, hidden), (3, hidden))
     )
     leaves = [inputs, start, memory, *cell.parameters()]
-    got, want = cell(inputs, start, memory), reference(cell, inputs, start, memory)
+    got, want = cell(inputs, start, memory), ordered_neurons_loop(cell, inputs, start, memory)
     torch.testing.assert_close(tuple(got[:2]), want)
     probes = tuple(torch.randn_like(tensor) for tensor in want)
     torch.testing.assert_close(torch.autograd.grad(got[:2], leaves, probes), torch.autograd.grad(want, leaves, probes))

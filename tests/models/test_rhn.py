@@ -11,8 +11,8 @@ from model_checks import (
     randomised,
 )
 from torch import Tensor
-from torch.nn import functional
 
+from reference import highway_loop
 from selfish_rnn.models import RecurrentHighwayNetwork, regularisers, rhn
 from selfish_rnn.models.cells.highway import HighwayCell
 from selfish_rnn.sparsifier.registry import gate_layouts
@@ -23,21 +23,6 @@ def small(**changes: float) -> RecurrentHighwayNetwork:
     return RecurrentHighwayNetwork(13, **{"hidden": 6, "depth": 3, **changes}).double()
 
 
-def reference(cell: HighwayCell, inputs: Tensor, state: Tensor, mask: Tensor | None) -> Tensor:
-    """The straightforward loop: autograd, one product per matrix and micro-step."""
-    states = []
-    for entering in inputs:
-        for level, (weight, bias) in enumerate(zip(cell.recurrent_weights(), cell.recurrent_biases(), strict=True)):
-            both = functional.linear(state if mask is None else state * mask, weight, bias)
-            if level == 0:
-                both = both + functional.linear(entering, cell.weight_input, cell.bias_input)
-            nonlinear, transform = both.chunk(2, dim=-1)
-            gate = torch.sigmoid(transform)
-            state = torch.tanh(nonlinear) * gate + state * (1 - gate)
-        states.append(state)
-    return torch.stack(states)
-
-
 @pytest.mark.parametrize("depth", [1, 4])
 @pytest.mark.parametrize("masked", [False, True])
 def test_cell_agrees_with_the_reference_loop(depth: int, masked: bool) -> None:
@@ -45,7 +30,7 @@ def test_cell_agrees_with_the_reference_loop(depth: int, masked: bool) -> None:
     inputs, state = (torch.randn(*shape, dtype=torch.float64) for shape in ((6, 3, 5), (3, 4)))
     mask = regularisers.dropout_mask((3, 4), 0.3, state) if masked else None
     leaves = [inputs.requires_grad_(), state.requires_grad_(), *cell.parameters()]
-    got, want = cell(inputs, state, mask), reference(cell, inputs, state, mask)
+    got, want = cell(inputs, state, mask), highway_loop(cell, inputs, state, mask)
     torch.testing.assert_close(got, want)
     probe = torch.randn_like(want)
     torch.testing.assert_close(torch.autograd.grad(got, leaves, probe), torch.autograd.grad(want, leaves, probe))

@@ -39,7 +39,7 @@ def test_number_of_parameters_of_the_paper(name: str, words: int, sparsity: floa
     total = sum(parameter.numel() for parameter in model.parameters())
     sparsified = sum(parameter.numel() for _, parameter, _ in chosen)
     assert total == dense
-    assert total - sparsified + sum(ALLOCATIONS["uniform"](shapes, 1 - sparsity)) == sparse
+    assert total - sparsified + sum(ALLOCATIONS["uniform"].counts(shapes, 1 - sparsity)) == sparse
 
 
 def train_step(model: LanguageModel, optimizer: torch.optim.Optimizer, state: Any) -> Any:

@@ -14,7 +14,7 @@ from selfish_rnn.errors import UserError
 from selfish_rnn.runs.subsets import decode_subset, encode_subset, places_of_ranks, ranks_of_places
 from selfish_rnn.runs.topologies import MARK, Moment, TopologyHistory, TopologyRecord
 from selfish_rnn.topology import GateLayout, Rewiring, Topology
-from selfish_rnn.topology.topology import sample
+from selfish_rnn.topology.sampling import sample
 
 SHAPES = {"rnn.weight_ih_l0": (12, 5), "decoder.weight": (30, 3)}
 

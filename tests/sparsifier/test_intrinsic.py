@@ -1,4 +1,4 @@
-"""Intrinsic sparse structures: the penalty on groups, the threshold, and the face of a sparsifier."""
+"""Intrinsic sparse structures: the penalty on groups, the threshold, and what every sparse training offers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import copy
 import gc
 import math
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -19,8 +20,9 @@ from torch.optim.optimizer import Optimizer
 from selfish_rnn.errors import UserError
 from selfish_rnn.models import LanguageModel, OrderedNeuronsLSTM, StackedRNN
 from selfish_rnn.optim import SNTASGD
-from selfish_rnn.sparsifier import Sparsifier
-from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures
+from selfish_rnn.sparsifier import SparseTraining, Sparsifier
+from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures, shrink
+from selfish_rnn.sparsifier.units import UnitLayer, UnitPart
 from selfish_rnn.training.metrics import gate_densities, large_weights
 
 # The penalty
@@ -98,10 +100,62 @@ def test_lives_as_long_as_the_model_and_can_be_detached() -> None:
     assert reference() is None
 
 
-# The face of a sparsifier
+# What every sparse training offers
 
 
-def test_face() -> None:
+class TwoLayers(nn.Module):
+    """A model that is none of the package's: it describes its units, and can be made again with fewer of them."""
+
+    def __init__(self, hidden: int = 4) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, hidden), nn.Linear(hidden, 2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(inputs))
+
+    def unit_layers(self) -> list[UnitLayer]:
+        parts = (UnitPart(self.first.weight, axis=0), UnitPart(self.second.weight, axis=1, reads=True))
+        return [UnitLayer("hidden", self.first.out_features, parts, (UnitPart(self.first.bias, axis=0),))]
+
+    def resized(self, sizes: Sequence[int]) -> TwoLayers:
+        return TwoLayers(*sizes)
+
+
+def test_any_model_that_describes_its_units_will_do() -> None:
+    model = TwoLayers()
+    structure = IntrinsicSparseStructures(model, exclude="second")
+    assert [weight.name for weight in structure.weights] == ["first.weight"]
+    kill(structure.layers[0], 2)
+    assert structure.measures() == {"live_units": {"hidden": 3}}
+    smaller = shrink(model)
+    assert smaller.first.weight.shape == (3, 3)
+    inputs = torch.randn(5, 3)
+    torch.testing.assert_close(smaller(inputs), model(inputs))
+    with pytest.raises(TypeError, match=r"with unit_layers\(\) and resized\(\); Linear does not"):
+        IntrinsicSparseStructures(nn.Linear(3, 3))
+
+
+def test_the_defaults_promise_nothing_and_do_nothing() -> None:
+    model = StackedRNN(WORDS, embedding=5, hidden=6)
+    structure: SparseTraining = IntrinsicSparseStructures(model)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    with structure.dense_gradients():
+        structure.rewire()
+    assert all(map(torch.equal, before, model.parameters()))
+    assert structure.at_target
+    assert structure.target_weights == structure.active_weights
+    assert not structure.sparse_weights
+    assert not structure.method.rewires
+    assert not structure.method.prunes
+    sparsifier: SparseTraining = Sparsifier(StackedRNN(WORDS, embedding=5, hidden=6), sparsity=0.5, rewirings=1)
+    assert sparsifier.sparse_weights is sparsifier.weights
+    assert sparsifier.penalty() is None
+    assert sparsifier.measures() == {}
+    with sparsifier.thresholded():
+        assert sparsifier.active_weights == sparsifier.target_weights
+
+
+def test_counts_and_tables() -> None:
     model = StackedRNN(WORDS, embedding=5, hidden=6)
     structure = IntrinsicSparseStructures(model)
     sparsifier = Sparsifier(copy.deepcopy(model), sparsity=0.5, rewirings=1)

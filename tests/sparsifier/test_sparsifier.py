@@ -226,8 +226,11 @@ def test_repr_and_summary_can_be_read() -> None:
         ({"prune_rate": 1.5}, "prune_rate is the fraction"),
         ({"rewirings": 0}, "rewirings is the number of rewirings"),
         ({"rewire_every": 0}, "rewire_every is a number of optimizer steps"),
-        ({"schedule": "cosin"}, "schedule must be one of cosine, linear, constant; got 'cosin'"),
-        ({"method": "selfsh"}, "unknown method 'selfsh'; known are selfish, set"),
+        (
+            {"schedule": "cosin"},
+            r"unknown schedule 'cosin' \(did you mean 'cosine'\?\); known are cosine, linear, constant",
+        ),
+        ({"method": "selfsh"}, r"unknown method 'selfsh' \(did you mean 'selfish'\?\); known are selfish, set"),
         ({"rewirings": None}, "needs rewirings="),
         ({"include": ["rnm.*"]}, r"matches rnm\.\*"),
     ],

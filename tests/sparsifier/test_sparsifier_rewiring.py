@@ -198,6 +198,22 @@ def test_state_of_another_sparsifier_is_refused_and_nothing_changed(
     assert torch.equal(sparsifier.state_dict()["masks"]["weight"], before["masks"]["weight"])
 
 
+def test_loading_a_state_makes_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The masks of a large model take a while to build."""
+    sparsifier = Sparsifier(nn.Linear(8, 4), sparsity=0.5, method="static")
+    state = sparsifier.state_dict()
+    monkeypatch.delattr(Sparsifier, "state_dict")
+    Sparsifier(nn.Linear(8, 4), sparsity=0.5, method="static", seed=9).load_state_dict(state)
+
+
+def test_the_keys_asked_for_are_those_of_a_state() -> None:
+    sparsifier = Sparsifier(nn.Linear(8, 4), sparsity=0.5, method="static")
+    state = sparsifier.state_dict()
+    for key in state:
+        with pytest.raises(ValueError, match=f"it has no {key}"):
+            sparsifier.load_state_dict({name: value for name, value in state.items() if name != key})
+
+
 def test_a_state_that_is_not_of_a_sparsifier_is_refused() -> None:
     model = nn.Linear(8, 4)
     sparsifier = Sparsifier(model, sparsity=0.5, method="static")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from topology_cases import golden_cases
 
 from selfish_rnn.topology import ALLOCATIONS, budget
-from selfish_rnn.topology.allocation import erdos_renyi, erdos_renyi_kernel, uniform
+from selfish_rnn.topology.allocation import apportion, erdos_renyi, erdos_renyi_kernel, uniform
 
 STACKED_LSTM = [(10_000, 1500), *[(6000, 1500)] * 4, (10_000, 1500)]
 RHN = [(10_000, 830), (1660, 830), *[(1660, 830)] * 10]
@@ -18,7 +18,7 @@ matrices = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=
 densities = st.one_of(st.sampled_from([0.01, 1.0]), st.floats(0.01, 1.0))
 
 
-SPARSE = [name for name in ALLOCATIONS if name != "dense"]
+SPARSE = [name for name, part in ALLOCATIONS.items() if not part.dense]
 
 
 @pytest.mark.parametrize("name", SPARSE)
@@ -26,7 +26,7 @@ SPARSE = [name for name in ALLOCATIONS if name != "dense"]
 @example(shapes=[(1, 1), (1, 1), (40, 40)], density=0.01)
 @example(shapes=[(1, 40)], density=1.0)
 def test_exact_total_and_bounds(name: str, shapes: list[tuple[int, ...]], density: float) -> None:
-    counts = ALLOCATIONS[name](shapes, density)
+    counts = ALLOCATIONS[name].counts(shapes, density)
     assert sum(counts) == max(round(density * sum(map(math.prod, shapes))), len(shapes))
     assert all(1 <= count <= math.prod(shape) for count, shape in zip(counts, shapes, strict=True))
 
@@ -75,7 +75,7 @@ def test_er_golden_probabilities(case: dict[str, np.ndarray]) -> None:
     ("shapes", "density", "masked"), [(STACKED_LSTM, 0.33, 21_780_000), (RHN, 0.472, 11_071_138)], ids=["lstm", "rhn"]
 )
 def test_counts_of_the_paper(name: str, shapes: list[tuple[int, ...]], density: float, masked: int) -> None:
-    assert sum(ALLOCATIONS[name](shapes, density)) == masked
+    assert sum(ALLOCATIONS[name].counts(shapes, density)) == masked
 
 
 def test_kernel_dimensions_count_in_erk_only() -> None:
@@ -93,4 +93,57 @@ def test_impossible_density_is_refused(density: float) -> None:
 
 
 def test_dense_has_every_weight() -> None:
-    assert ALLOCATIONS["dense"]([(3, 4), (5, 1)], 0.1) == [12, 5]
+    assert ALLOCATIONS["dense"].counts([(3, 4), (5, 1)], 0.1) == [12, 5]
+
+
+places = st.tuples(st.one_of(st.just(0.0), st.floats(1e-6, 1e6)), st.integers(1, 50))
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[int, list[float], list[int], int]:
+    drawn = draw(st.lists(places, min_size=1, max_size=8))
+    shares, capacities = [share for share, _ in drawn], [capacity for _, capacity in drawn]
+    minimum = draw(st.sampled_from([0, 1]))
+    total = draw(st.integers(minimum * len(drawn), sum(capacities)))
+    return total, shares, capacities, minimum
+
+
+@given(problems())
+def test_exact_total_within_bounds(problem: tuple[int, list[float], list[int], int]) -> None:
+    total, shares, capacities, minimum = problem
+    parts = apportion(total, shares, capacities, minimum)
+    assert sum(parts) == total
+    assert all(minimum <= part <= capacity for part, capacity in zip(parts, capacities, strict=True))
+    assert parts == apportion(total, shares, capacities, minimum)
+
+
+@given(st.integers(0, 1000), st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=8))
+def test_within_one_of_proportional_when_no_bound_binds(total: int, shares: list[float]) -> None:
+    parts = apportion(total, shares, [total + 1] * len(shares))
+    for part, share in zip(parts, shares, strict=True):
+        assert abs(part - total * share / sum(shares)) < 1 + 1e-9
+
+
+def test_what_a_full_place_cannot_take_goes_to_the_others_by_share() -> None:
+    assert apportion(40, shares=[10, 2, 1], capacities=[10, 100, 100]) == [10, 20, 10]
+
+
+def test_places_without_a_share_get_something_only_when_the_others_are_full() -> None:
+    assert apportion(5, shares=[0, 1], capacities=[100, 5]) == [0, 5]
+    assert apportion(8, shares=[0, 1, 0], capacities=[20, 5, 10]) == [2, 5, 1]
+    assert apportion(9, shares=[0, 0], capacities=[20, 10]) == [6, 3]
+
+
+def test_minimum_takes_from_a_place_at_its_capacity() -> None:
+    """The rich place would fill up, but then the poor ones could not have one each."""
+    assert apportion(10, shares=[1000, 1, 1], capacities=[9, 5, 5], minimum=1) == [8, 1, 1]
+
+
+def test_ties_go_to_the_first() -> None:
+    assert apportion(5, shares=[1, 1, 1], capacities=[9, 9, 9]) == [2, 2, 1]
+
+
+@pytest.mark.parametrize("total", [1, 21])
+def test_impossible_total_is_refused(total: int) -> None:
+    with pytest.raises(ValueError, match=r"hold 2 to 20"):
+        apportion(total, shares=[1, 1], capacities=[10, 10], minimum=1)

@@ -1,39 +1,132 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
-from selfish_rnn.topology import METHODS, SELFISH, STATIC, Method
+from selfish_rnn.topology import (
+    DENSE,
+    DSR,
+    GMP,
+    GROWTHS,
+    METHODS,
+    SELFISH,
+    SNFS,
+    STATIC,
+    Growth,
+    Method,
+    Removal,
+    register,
+    register_method,
+)
+from selfish_rnn.topology.growth import at_random, by_score
+from selfish_rnn.topology.removal import by_magnitude
+
+pytestmark = pytest.mark.usefixtures("tables_as_before")
 
 
 def test_the_table_has_the_methods_by_name() -> None:
+    assert [*METHODS] == ["selfish", "set", "dsr", "snfs", "rigl", "gmp", "static", "static-er", "dense"]
     assert METHODS["selfish"] is SELFISH
-    assert METHODS["static"] is STATIC
-    assert (SELFISH.allocation, SELFISH.removal, SELFISH.pool) == ("uniform", "magnitude", "matrix")
-    assert (SELFISH.redistribution, SELFISH.growth) == ("gates-equal", "random")
-    assert SELFISH.rewires
-    assert not STATIC.rewires
+    assert SELFISH.part_names() == {
+        "allocation": "uniform",
+        "removal": "magnitude",
+        "pool": "matrix",
+        "redistribution": "gates-equal",
+        "growth": "random",
+        "pruning": None,
+    }
 
 
-@pytest.mark.parametrize("part", ["allocation", "removal", "pool", "redistribution", "growth"])
-def test_unknown_part_is_named_with_the_known_ones(part: str) -> None:
-    with pytest.raises(ValueError, match=rf"method 'mine': {part} must be one of .*'nonsense'"):
-        Method(name="mine", reference="me", **{part: "nonsense"})
+@pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
+def test_what_a_method_does_is_what_its_parts_say(method: Method) -> None:
+    kinds = {"rewires": method.rewires, "prunes": method.prunes, "stays dense": method.stays_dense}
+    expected = {"gmp": "prunes", "dense": "stays dense", "static": "", "static-er": ""}.get(method.name, "rewires")
+    assert [kind for kind, is_so in kinds.items() if is_so] == ([expected] if expected else [])
+    assert method.signal == {"rigl": "gradient", "snfs": "momentum"}.get(method.name)
+    assert method.sparse_backward == (method.name not in ("rigl", "snfs", "gmp", "dense"))
+    assert method.first_state() == ({"removal": 1e-3} if method is DSR else {})
+
+
+@pytest.mark.parametrize("part", ["allocation", "removal", "pool", "redistribution", "growth", "pruning"])
+@pytest.mark.parametrize("value", ["nonsense", 3, ["random"]])
+def test_unknown_part_is_named_with_the_known_ones(part: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"method 'mine': unknown {part} .*; known are "):
+        Method(name="mine", reference="me", **{part: value})
+
+
+def test_a_name_with_a_typing_mistake_gets_a_suggestion() -> None:
+    with pytest.raises(ValueError, match=r"unknown growth 'gradent' \(did you mean 'gradient'\?\)"):
+        SELFISH.replace(growth="gradent")
+
+
+@pytest.mark.parametrize("part", ["allocation", "pool", "redistribution"])
+def test_no_method_is_without_these_parts(part: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown {part} None"):
+        SELFISH.replace(**{part: None})
 
 
 def test_replace_makes_a_new_method_and_leaves_the_old_one() -> None:
     ablation = SELFISH.replace(name="per gate", pool="gate", redistribution="gate")
-    assert (ablation.name, ablation.pool, ablation.redistribution) == ("per gate", "gate", "gate")
+    assert (ablation.name, ablation.pool, ablation.redistribution.name) == ("per gate", "gate", "gate")
     assert ablation.removal == SELFISH.removal
     assert SELFISH.pool == "matrix"
 
 
-def test_replace_checks_the_parts() -> None:
-    with pytest.raises(ValueError, match="pool must be one of"):
-        SELFISH.replace(pool="layer")
+def test_a_part_is_given_as_an_object_or_by_name() -> None:
+    assert SELFISH.replace(growth="gradient") == SELFISH.replace(growth=GROWTHS["gradient"])
+    assert Method(name="mine", reference="me", allocation="er").allocation.name == "er"  # type: ignore[arg-type]
+    mine = Growth("mine", at_random, random=True)
+    assert SELFISH.replace(growth=mine).growth is mine
+    with pytest.raises(ValueError, match="unknown growth 'mine'"):
+        SELFISH.replace(growth="mine")
+
+
+def test_a_registered_part_has_a_name() -> None:
+    mine = register(Growth("mine", by_score, signal="gradient"))
+    assert SELFISH.replace(growth="mine").growth is mine
+    with pytest.raises(TypeError, match="a part is an Allocation, Removal"):
+        register(SELFISH)  # type: ignore[type-var]
+
+
+def test_a_registered_method_brings_its_parts() -> None:
+    mine = Growth("mine", at_random, random=True)
+    method = register_method(SELFISH.replace(name="own", growth=mine))
+    assert METHODS["own"] is method
+    assert GROWTHS["mine"] is mine
+    assert SELFISH.replace(growth="mine").growth is mine
 
 
 def test_a_method_cannot_be_changed_in_place() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         SELFISH.pool = "gate"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("method", "parts", "message"),
+    [
+        (SELFISH, {"growth": None}, "only prunes: allocation must be dense"),
+        (GMP, {"allocation": "uniform"}, "only prunes: allocation must be dense"),
+        (GMP, {"removal": "magnitude-sparing-dense"}, "removal one of magnitude, signed"),
+        (GMP, {"pool": "gate"}, "pool matrix"),
+        (GMP, {"pruning": None}, "pruning one of gradual"),
+        (GMP, {"growth": "random"}, "growth must be none"),
+        (STATIC, {"pruning": "gradual"}, "growth must be none"),
+        (DSR, {"pool": "gate"}, "removal threshold does not work on each gate: pool must be network"),
+        (SNFS, {"pool": "gate"}, "pool must be matrix"),
+        (SNFS, {"growth": "gradient"}, r"removal by momentum, redistribution by momentum, growth by gradient\)"),
+        (
+            SELFISH,
+            {"removal": Removal("own", by_magnitude, signal="momentum"), "growth": "gradient"},
+            "use parts that go by the same",
+        ),
+    ],
+)
+def test_parts_that_do_not_go_together_are_refused(method: Method, parts: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        method.replace(**parts)
+
+
+def test_a_static_method_may_have_any_growth_because_it_has_none() -> None:
+    assert DENSE.replace(growth="gradient").signal is None

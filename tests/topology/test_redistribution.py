@@ -5,9 +5,10 @@ import torch
 from hypothesis import given
 from topology_cases import rates, seeded, seeds, topologies, weights_for
 
-from selfish_rnn.topology import GateLayout, Topology
-from selfish_rnn.topology.redistribution import REDISTRIBUTIONS, AfterRemoval
+from selfish_rnn.topology import REDISTRIBUTIONS, GateLayout, Redistribution, Topology
+from selfish_rnn.topology.redistribution import AfterRemoval, equal_gates, layers_by_survivors
 
+INSIDE = [part for part in REDISTRIBUTIONS.values() if part.quotas is not None]
 FOUR_GATES = GateLayout.even(("input", "forget", "candidate", "output"), 8)
 
 
@@ -32,16 +33,16 @@ def freed_with(kept_per_gate: list[int], count: int) -> AfterRemoval:
 
 
 def counts(name: str, freed: AfterRemoval) -> list[int]:
-    return [count for _, count in REDISTRIBUTIONS[name](freed)]
+    return [count for _, count in REDISTRIBUTIONS[name].quotas(freed)]
 
 
-@pytest.mark.parametrize("name", REDISTRIBUTIONS)
+@pytest.mark.parametrize("part", INSIDE, ids=lambda part: part.name)
 @given(before=topologies(), rate=rates, seed=seeds)
 def test_exactly_what_was_freed_and_never_more_than_there_is_room(
-    name: str, before: Topology, rate: float, seed: int
+    part: Redistribution, before: Topology, rate: float, seed: int
 ) -> None:
     freed = freed_from(before, rate, seed)
-    quotas = REDISTRIBUTIONS[name](freed)
+    quotas = part.quotas(freed)
     assert sum(count for _, count in quotas) == freed.count
     assert all(0 <= count <= freed.room(span) for span, count in quotas)
 
@@ -49,7 +50,7 @@ def test_exactly_what_was_freed_and_never_more_than_there_is_room(
 @given(before=topologies(), rate=rates, seed=seeds)
 def test_same_gate_returns_to_each_gate_what_it_lost(before: Topology, rate: float, seed: int) -> None:
     freed = freed_from(before, rate, seed)
-    for span, count in REDISTRIBUTIONS["gate"](freed):
+    for span, count in REDISTRIBUTIONS["gate"].quotas(freed):
         assert freed.topology.count_in(span) + count == before.count_in(span)
 
 
@@ -88,3 +89,16 @@ def test_by_gradient_without_gradients_says_what_to_do() -> None:
     freed = freed_with([2, 2, 2, 2], count=4)
     with pytest.raises(ValueError, match="needs the gradients of the last backward pass"):
         counts("gates-by-gradient", AfterRemoval(freed.topology, freed.before, freed.values))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "either quotas, in a matrix, or counts"),
+        ({"quotas": equal_gates, "counts": layers_by_survivors}, "either quotas, in a matrix, or counts"),
+        ({"quotas": equal_gates, "signal": "momentum"}, "only counts, of matrices, can go by a signal"),
+    ],
+)
+def test_a_redistribution_that_contradicts_itself_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Redistribution("own", **fields)

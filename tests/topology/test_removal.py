@@ -9,8 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from topology_cases import golden_cases, rates, seeded, seeds, topologies, weights_for
 
-from selfish_rnn.topology import GateLayout, Topology
-from selfish_rnn.topology.removal import REMOVALS, by_magnitude, remove, signed
+from selfish_rnn.topology import REMOVALS, GateLayout, Removal, Topology
+from selfish_rnn.topology.removal import (
+    POOLS,
+    Pool,
+    by_magnitude,
+    halved_or_doubled,
+    remove,
+    remove_over_network,
+    signed,
+    sparing_rates,
+)
+
+MAGNITUDE = REMOVALS["magnitude"]
+ANY_POOL = [part for part in REMOVALS.values() if part.pools == POOLS]
 
 some_values = st.builds(
     lambda count, seed, ties: weights_for(
@@ -73,18 +85,26 @@ def test_golden_magnitude(case: dict[str, np.ndarray]) -> None:
     topology = Topology.from_mask(mask, GateLayout.single(mask.shape[0]))
     values = torch.from_numpy(case["weight"]).flatten()[topology.positions]
     count = math.ceil(float(case["rate"]) * topology.count)
-    (removed,) = remove([topology], [values], "magnitude", "matrix", count / topology.count)
+    removed = remove(MAGNITUDE, topology, values, "matrix", count / topology.count)
     assert removed.sum() == count
     assert np.array_equal(topology.without(removed).to_mask().numpy(), case["kept_magnitude"].astype(bool))
 
 
-@given(st.lists(topologies(), min_size=1, max_size=3), seeds, rates, st.sampled_from(sorted(REMOVALS)))
+def removed_from(
+    removal: Removal, matrices: list[Topology], values: list[torch.Tensor], pool: Pool, rate: float
+) -> list[torch.Tensor]:
+    if pool == "network":
+        return remove_over_network(removal, values, rate)
+    return [remove(removal, matrix, value, pool, rate) for matrix, value in zip(matrices, values, strict=True)]
+
+
+@given(st.lists(topologies(), min_size=1, max_size=3), seeds, rates, st.sampled_from(ANY_POOL))
 def test_every_pool_is_the_criterion_on_its_weights(
-    matrices: list[Topology], seed: int, rate: float, criterion: str
+    matrices: list[Topology], seed: int, rate: float, removal: Removal
 ) -> None:
     values = [weights_for(topology, seed + i) for i, topology in enumerate(matrices)]
-    choose = REMOVALS[criterion]
-    expected = {
+    choose = removal.mark
+    expected: dict[Pool, torch.Tensor] = {
         "network": choose(torch.cat(values), rate),
         "matrix": torch.cat([choose(value, rate) for value in values]),
         "gate": torch.cat(
@@ -96,38 +116,58 @@ def test_every_pool_is_the_criterion_on_its_weights(
         ),
     }
     for pool, marks in expected.items():
-        removed = remove(matrices, values, criterion, pool, rate)  # type: ignore[arg-type]
+        removed = removed_from(removal, matrices, values, pool, rate)
         assert [len(gone) for gone in removed] == [topology.count for topology in matrices]
         rescued = torch.cat(removed) != marks
         assert int(rescued.sum()) == sum(bool(part.all()) for part in marks.split([len(gone) for gone in removed]))
 
 
-@pytest.mark.parametrize("pool", ["gate", "matrix", "network"])
-@pytest.mark.parametrize("criterion", sorted(REMOVALS))
-def test_every_matrix_keeps_its_largest_weight(pool: str, criterion: str) -> None:
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("removal", ANY_POOL, ids=lambda part: part.name)
+def test_every_matrix_keeps_its_largest_weight(pool: Pool, removal: Removal) -> None:
     matrices = [Topology.random((4, 3), GateLayout.even(("a", "b"), 4), 6, seeded(i)) for i in range(2)]
     values = [weights_for(topology, i) for i, topology in enumerate(matrices)]
-    for value, removed in zip(values, remove(matrices, values, criterion, pool, rate=1.0), strict=True):  # type: ignore[arg-type]
+    for value, removed in zip(values, removed_from(removal, matrices, values, pool, rate=1.0), strict=True):
         assert removed.sum() == 5
         assert not removed[value.abs().argmax()]
 
 
 def test_network_pool_takes_from_the_matrix_with_small_weights() -> None:
-    matrices = [Topology.random((4, 3), GateLayout.single(4), 12, seeded(0)) for _ in range(2)]
     small, large = torch.full((12,), 0.1), torch.full((12,), 1.0)
-    removed = remove(matrices, [small, large], "magnitude", "network", rate=0.25)
+    removed = remove_over_network(MAGNITUDE, [small, large], rate=0.25)
     assert [int(gone.sum()) for gone in removed] == [6, 0]
 
 
 def test_weights_in_double_precision_are_compared_in_double_precision() -> None:
     topology = Topology((2, 1), GateLayout.single(2), torch.arange(2))
-    (removed,) = remove([topology], [torch.tensor([1 + 1e-12, 1.0], dtype=torch.float64)], "magnitude", "matrix", 0.5)
+    removed = remove(MAGNITUDE, topology, torch.tensor([1 + 1e-12, 1.0], dtype=torch.float64), "matrix", 0.5)
     assert removed.tolist() == [False, True]
 
 
 def test_half_precision_weights_work() -> None:
     topology = Topology((3, 1), GateLayout.single(3), torch.arange(3))
     values = torch.tensor([0.3, -0.1, 0.2], dtype=torch.bfloat16)
-    (removed,) = remove([topology], [values], "magnitude", "matrix", 0.34)
+    removed = remove(MAGNITUDE, topology, values, "matrix", 0.34)
     assert removed.tolist() == [False, True, False]
     assert torch.equal(by_magnitude(values, 0.34), removed)
+
+
+def test_the_threshold_follows_the_number_of_weights_that_went() -> None:
+    assert [halved_or_doubled(0.5, 0.2, removed, 100) for removed in (17, 18, 22, 23)] == [1.0, 0.5, 0.5, 0.25]
+
+
+def test_a_nearly_dense_matrix_that_will_grow_much_is_spared() -> None:
+    assert sparing_rates([0.9, 0.9, 0.5], [3.0, 1.0, 1.0], 0.4) == pytest.approx([0.1, 0.4, 0.4])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"state": 1.0}, "state and adapt are given together"),
+        ({"rates": sparing_rates, "pools": ("matrix",)}, "rates need a signal"),
+        ({"rates": sparing_rates, "signal": "momentum"}, "pools that lie in one matrix"),
+    ],
+)
+def test_a_removal_that_contradicts_itself_is_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Removal("own", by_magnitude, **fields)

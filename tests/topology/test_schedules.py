@@ -18,7 +18,7 @@ def test_cosine_golden(case: dict[str, np.ndarray]) -> None:
 
 @pytest.mark.parametrize("name", ["cosine", "linear"])
 def test_decays_from_the_initial_rate_to_exactly_zero(name: str) -> None:
-    rates = [SCHEDULES[name](step / 10, 0.7) for step in range(11)]
+    rates = [SCHEDULES[name].rate(step / 10, 0.7) for step in range(11)]
     assert rates[0] == 0.7
     assert rates[5] == pytest.approx(0.35)
     assert rates[-1] == 0
@@ -30,4 +30,4 @@ def test_linear_floor() -> None:
 
 
 def test_constant_stays() -> None:
-    assert {SCHEDULES["constant"](step / 4, 0.3) for step in range(5)} == {0.3}
+    assert {SCHEDULES["constant"].rate(step / 4, 0.3) for step in range(5)} == {0.3}

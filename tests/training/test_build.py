@@ -10,7 +10,6 @@ import torch
 from selfish_rnn.corpora import load_corpus
 from selfish_rnn.errors import UserError
 from selfish_rnn.models import MODELS
-from selfish_rnn.runs.saved_weights import portable_weights
 from selfish_rnn.training.build import check_before_training
 from tiny_runs import TINY_MODELS, bits, tiny_experiment, tiny_trainer
 
@@ -29,11 +28,11 @@ def test_a_model_that_cannot_be_built_is_found_before_training(texts: Path, name
         check_before_training(tiny_experiment(texts, model={**options, "hidden": 0}), load_corpus(texts))
 
 
-def test_the_models_weights_come_from_the_seed_whatever_was_drawn_before(texts: Path, tmp_path: Path):
+def test_the_models_weights_come_from_the_seed_whatever_was_drawn_before(texts: Path):
     torch.manual_seed(99)
-    first = bits(portable_weights(tiny_trainer(texts, tmp_path / "a").model, []))
+    first = bits(tiny_trainer(texts).weights())
     torch.manual_seed(100)
-    assert bits(portable_weights(tiny_trainer(texts, tmp_path / "b").model, [])) == first
+    assert bits(tiny_trainer(texts).weights()) == first
     assert len(load_corpus(texts).train) == 408
 
 

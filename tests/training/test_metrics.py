@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from selfish_rnn import Sparsifier
 from selfish_rnn.models import StackedRNN
-from selfish_rnn.training.metrics import event_scalars, gate_densities, large_weights
+from selfish_rnn.training.metrics import EpochRecord, gate_densities, large_weights
 
 
 @pytest.fixture
@@ -38,14 +40,24 @@ def test_large_weights_are_those_above_a_tenth_in_magnitude(sparsifier: Sparsifi
     assert set(counts) == {weight.name for weight in sparsifier.weights}
 
 
-def test_a_record_becomes_flat_names():
-    record = {
-        "train_loss": 1.0, "valid_loss": 2.0, "train_perplexity": 3.0, "valid_perplexity": 4.0, "prune_rate": 0.5,
-        "active_weights": 10, "learning_rate": 40.0, "weights_above_0.1": {"m": 7},
-        "density": {"m": {"input": 0.25, "all": 0.5}},
+RECORD = EpochRecord(
+    epoch=3, step=30, train_loss=1.0, valid_loss=2.0, averaging=True, learning_rate=40.0, prune_rate=0.5, seconds=61.0,
+    network={"active_weights": 10, "density": {"m": {"input": 0.25, "all": 0.5}}}, large_weights={"m": 7}, best=True,
+    epochs=9, seconds_left=122.0,
+)  # fmt: skip
+
+
+def test_a_record_is_a_line_of_metrics():
+    assert RECORD.metrics() == {
+        "epoch": 3, "step": 30, "train_loss": 1.0, "valid_loss": 2.0, "train_perplexity": math.exp(1),
+        "valid_perplexity": math.exp(2), "averaging": True, "learning_rate": 40.0, "prune_rate": 0.5, "seconds": 61.0,
+        "active_weights": 10, "density": {"m": {"input": 0.25, "all": 0.5}}, "weights_above_0.1": {"m": 7},
     }  # fmt: skip
-    assert event_scalars(record) == {
-        "loss/train": 1.0, "loss/valid": 2.0, "perplexity/train": 3.0, "perplexity/valid": 4.0,
+
+
+def test_a_record_is_events_of_flat_names():
+    assert RECORD.scalars() == {
+        "loss/train": 1.0, "loss/valid": 2.0, "perplexity/train": math.exp(1), "perplexity/valid": math.exp(2),
         "rewiring/prune_rate": 0.5, "rewiring/active_weights": 10, "learning_rate": 40.0,
         "weights_above_0.1/m": 7, "density/m/input": 0.25, "density/m/all": 0.5,
     }  # fmt: skip

@@ -12,7 +12,7 @@ from torch import Tensor
 from selfish_rnn.analysis.distance.alignment import Alignment
 from selfish_rnn.analysis.distance.measure import TopologyDistance, compare_topologies
 from selfish_rnn.runs.topologies import Moment, TopologyHistory, TopologyRecord
-from selfish_rnn.topology.topology import merge
+from selfish_rnn.topology.sampling import merge
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import nn
 
 from selfish_rnn.engine import PackedEmbedding, PackedGRU, PackedLinear, PackedLSTM, PackedRNN, PackedWeight
+from selfish_rnn.sparsifier import SparseTraining
+from selfish_rnn.sparsifier.hooks import listeners
 from selfish_rnn.sparsifier.registry import gate_layouts
-from selfish_rnn.sparsifier.weights import HasTopology
+from selfish_rnn.sparsifier.weights import TrainedWeight
 from selfish_rnn.topology import GateLayout, Topology
 from selfish_rnn.topology.gates import GRU_GATES, LSTM_GATES, RNN_GATES
 
@@ -20,12 +21,6 @@ _PACKED_GATES: dict[type[nn.Module], tuple[str, ...]] = {
     PackedGRU: GRU_GATES,
     PackedRNN: RNN_GATES,
 }
-
-
-class BoundWeight(HasTopology, Protocol):
-    """A weight of a sparsifier or of intrinsic structures."""
-
-    parameter: nn.Parameter
 
 
 @dataclass(frozen=True)
@@ -41,7 +36,7 @@ class WeightMatrix:
     module: nn.Module
     weight: nn.Parameter | PackedWeight
     gates: GateLayout
-    sparse: HasTopology | None
+    sparse: TrainedWeight | None
 
     @property
     def owner(self) -> str:
@@ -102,7 +97,7 @@ def topologies_of(model: nn.Module) -> dict[str, Topology]:
     return {name: matrix.topology for name, matrix in weight_matrices(model).items()}
 
 
-def _layouts(module: nn.Module, bound: Mapping[int, HasTopology]) -> dict[str, GateLayout]:
+def _layouts(module: nn.Module, bound: Mapping[int, TrainedWeight]) -> dict[str, GateLayout]:
     """The weights of a module by their name in it, with their gates."""
     layouts = dict(gate_layouts(module))
     if isinstance(module, (PackedLinear, PackedEmbedding)):
@@ -117,11 +112,8 @@ def _layouts(module: nn.Module, bound: Mapping[int, HasTopology]) -> dict[str, G
     return layouts
 
 
-def _bound_weights(model: nn.Module) -> Iterator[BoundWeight]:
-    """The weights of the sparsifiers, or intrinsic structures, that the model is bound to."""
-    seen: set[int] = set()
-    for module in model.modules():
-        for bound in module.__dict__.get("_bound", ()):
-            if id(bound) not in seen:
-                seen.add(id(bound))
-                yield from bound.weights
+def _bound_weights(model: nn.Module) -> Iterator[TrainedWeight]:
+    """The weights of what makes the model sparse."""
+    for listener in listeners(model):
+        if isinstance(listener, SparseTraining):
+            yield from listener.weights

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from selfish_rnn.bench.workloads import Workload
+from selfish_rnn.bench.workloads import TrainingStep, Workload
 from selfish_rnn.engine import PackedEmbedding, PackedLinear, PackedLSTM
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.system import give_back_freed_memory, peak_memory
@@ -51,7 +51,7 @@ def main(task: dict[str, Any]) -> None:
     workload = Workload(**task["workload"])
     torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # the first one imports much
     imports = _peak()
-    step = workload.step(_build(workload, task["engine"], task["sparsity"]))
+    step = TrainingStep(_build(workload, task["engine"], task["sparsity"]), workload)
     building = _peak()
     _start_afresh()
     for _ in range(STEPS):

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from selfish_rnn.engine import PackedWeight, operators
-from selfish_rnn.topology.topology import sample
+from selfish_rnn.topology.sampling import sample
 
 PRODUCTS = ("forward", "input gradient", "weight gradient", "both gradients")
 
@@ -25,10 +25,6 @@ def to_csr(matrix: Tensor) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
         return matrix.to_sparse_csr()
-
-
-def csr_product(matrix: Tensor, x: Tensor) -> Tensor:
-    return torch.mm(matrix, x)
 
 
 def sparse_matrix(rows: int, columns: int, sparsity: float, generator: torch.Generator) -> Tensor:
@@ -74,16 +70,13 @@ def _csr(matrix: Tensor, x: Tensor, gradient: Tensor) -> Products:
     csr, transposed = to_csr(matrix), to_csr(matrix.t())
     inputs, gradients = x.t().contiguous(), gradient.t().contiguous()
 
-    def forward() -> Tensor:
-        return csr_product(csr, inputs)
-
     def input_gradient() -> Tensor:
-        return csr_product(transposed, gradients)
+        return torch.mm(transposed, gradients)
 
     def weight_gradient() -> Any:
         return torch.sparse.sampled_addmm(csr, gradients, x, beta=0.0)
 
-    found: Products = {"forward": forward, "input gradient": input_gradient}
+    found: Products = {"forward": lambda: torch.mm(csr, inputs), "input gradient": input_gradient}
     try:
         weight_gradient()
     except (AttributeError, RuntimeError):  # not in every build of torch for a CPU

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from selfish_rnn.bench.products import csr_product, to_csr
+from selfish_rnn.bench.options import BenchOptions
+from selfish_rnn.bench.products import to_csr
+from selfish_rnn.engine import pack
 from selfish_rnn.models import LanguageModel, OrderedNeuronsLSTM, RecurrentHighwayNetwork, StackedRNN, detach
 from selfish_rnn.optim import SNTASGD
 from selfish_rnn.sparsifier import Sparsifier
-
-NETWORKS = {"lstm": 1500, "rhn": 830, "on-lstm": 1150}
-"""The networks, with the paper's hidden sizes."""
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -24,6 +23,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "snt-asgd": SNTASGD,
 }
 
+NO_DROPOUT: dict[str, Any] = dict.fromkeys((f"dropout_{place}" for place in ("word", "input", "hidden", "output")), 0.0)
 CLIP = 0.25
 LEARNING_RATE = 1e-3
 SEED = 1
@@ -40,29 +40,21 @@ class Workload:
     window: int
     optimizer: str = "sgd"
 
+    @classmethod
+    def of(cls, options: BenchOptions, hidden: int) -> Workload:
+        """What the options say, at one of their sizes."""
+        return cls(hidden=hidden, **options.model_dump(include={field.name for field in fields(cls)} - {"hidden"}))
+
     def dense_model(self) -> LanguageModel:
         """All weights, always the same ones."""
         torch.manual_seed(SEED)
         if self.network == "lstm":
             return StackedRNN(self.vocabulary, embedding=self.hidden, hidden=self.hidden, dropout=0.0)
         if self.network == "rhn":
-            return RecurrentHighwayNetwork(
-                self.vocabulary,
-                hidden=self.hidden,
-                dropout_word=0.0,
-                dropout_input=0.0,
-                dropout_hidden=0.0,
-                dropout_output=0.0,
-            )
+            return RecurrentHighwayNetwork(self.vocabulary, hidden=self.hidden, **NO_DROPOUT)
+        embedding = min(400, self.hidden)
         return OrderedNeuronsLSTM(
-            self.vocabulary,
-            embedding=min(400, self.hidden),
-            hidden=self.hidden,
-            dropout_word=0.0,
-            dropout_input=0.0,
-            dropout_hidden=0.0,
-            dropout_output=0.0,
-            weight_drop=0.0,
+            self.vocabulary, embedding=embedding, hidden=self.hidden, weight_drop=0.0, **NO_DROPOUT
         )
 
     def model(self, engine: str, sparsity: float) -> LanguageModel:
@@ -70,30 +62,22 @@ class Workload:
         model = self.dense_model()
         sparsifier = Sparsifier(model, sparsity=sparsity, method="static", seed=SEED)
         if engine == "packed":
-            from selfish_rnn.engine import pack
-
             pack(model)
         elif engine == "dense":
             sparsifier.detach()
         return model
 
-    def step(self, model: LanguageModel) -> TrainingStep:
-        return TrainingStep(model, self)
-
     def steps(self, engines: tuple[str, ...], sparsity: float) -> dict[str, TrainingStep]:
         """A training step of each engine."""
-        return {engine: self.step(self.model(engine, sparsity)) for engine in engines}
+        return {engine: TrainingStep(self.model(engine, sparsity), self) for engine in engines}
 
     def next_tokens(self, engines: tuple[str, ...], sparsity: float) -> dict[str, Callable[[], Any]]:
         """Batch-1 inference of each engine."""
         found = dict[str, Callable[[], Any]]()
         for engine in engines:
-            if engine == "csr":
-                found[engine] = ProductChain(self.model("dense", sparsity))
-            elif engine == "no-onednn":
-                found[engine] = NextToken(self.model("dense", sparsity), self.vocabulary, onednn=False)
-            else:
-                found[engine] = NextToken(self.model(engine, sparsity), self.vocabulary)
+            model = self.model("packed" if engine == "packed" else "dense", sparsity)
+            onednn = engine != "no-onednn"
+            found[engine] = ProductChain(model) if engine == "csr" else NextToken(model, self.vocabulary, onednn)
         return found
 
 
@@ -158,4 +142,4 @@ class ProductChain:
     def __call__(self) -> None:
         with torch.inference_mode():
             for matrix, x in self._pairs:
-                csr_product(matrix, x)
+                torch.mm(matrix, x)

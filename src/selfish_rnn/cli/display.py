@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,87 +13,96 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
+from selfish_rnn.experiment.configured_methods import ConfiguredMethod
 from selfish_rnn.experiment.settings import Experiment
-from selfish_rnn.topology import METHODS
-from selfish_rnn.topology.methods import known_parts
+from selfish_rnn.system import duration as duration
 from selfish_rnn.training.evaluation import perplexity
-from selfish_rnn.training.events import EpochReport, StepReport
+from selfish_rnn.training.metrics import EpochRecord, Listener, StepReport
+from selfish_rnn.training.trainer import Trainer
 
 NARROW = 110
 """Columns below which the live line is shortened."""
+
+PAGE = 100
+"""Columns that what is printed once keeps to, where it can."""
 
 LOG_SECONDS = 30.0
 """How often a plain log tells of the progress inside an epoch."""
 
 
-def duration(seconds: float) -> str:
-    """Seconds as a person says them: 45 s, 3 min 05 s, 2 h 10 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+def perplexity_text(value: float) -> str:
+    """Two decimals, and beyond a million, where a network has diverged, the order of magnitude: 1.2e+150."""
+    return f"{value:.2f}" if value < 1e6 else f"{value:.1e}"
 
 
-def epoch_line(report: EpochReport) -> str:
-    """One line on an epoch."""
+def epoch_line(record: EpochRecord, weights: int) -> str:
+    """One line on an epoch; ``weights`` is how many there were before it, which are told only where that changes."""
     notes = []
-    if report.averaging:
+    if record.averaging:
         notes.append("averaged")
-    if report.rewired:
-        notes.append(f"then rewired {100 * report.rewired:.1f} %")
-    if report.pruned:
-        notes.append(f"then pruned {100 * report.pruned:.1f} %")
-    if report.best:
-        notes.append("best so far")
+    if record.network["active_weights"] != weights:
+        notes.append(f"{record.network['active_weights']:,} weights")
+    elif record.prune_rate:
+        notes.append(f"rewired {100 * record.prune_rate:.1f} %")
+    if record.best:
+        notes.append("best")
     return (
-        f"epoch {report.epoch:>{len(str(report.epochs))}}/{report.epochs}  "
-        f"train perplexity {perplexity(report.train_loss):8.2f}  "
-        f"valid perplexity {perplexity(report.valid_loss):8.2f}  "
-        f"{report.active_weights:,} weights  {duration(report.seconds)}, {duration(report.seconds_left)} left  "
-        f"{', '.join(notes)}"
+        f"epoch {record.epoch:>{len(str(record.epochs))}}/{record.epochs}  "
+        f"train {perplexity_text(record.train_perplexity):>8}  valid {perplexity_text(record.valid_perplexity):>8}  "
+        f"{duration(record.seconds_left)} left  {', '.join(notes)}"
     ).rstrip()
 
 
 def step_text(report: StepReport, narrow: bool = False) -> str:
-    """Where training stands; on a narrow terminal without what does not change."""
-    weights = "" if narrow else f"{report.active_weights:,} weights  "
+    """Where training stands; on a narrow terminal in shorter words."""
     word = "ppl" if narrow else "perplexity"
     return (
         f"{report.tokens_per_second:,.0f} tokens/s  loss {report.loss:.3f}  "
-        f"{word} {perplexity(report.loss):.1f}  {weights}{duration(report.seconds_left)} left"
+        f"{word} {perplexity_text(perplexity(report.loss))}  {duration(report.seconds_left)} left"
     )
 
 
-class PlainLog:
+class PlainLog(Listener):
     """A listener that prints a line per epoch and, in long epochs, one every half minute."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, folder: Path) -> None:
         self.console = console
+        self.folder = folder
         self._last = time.monotonic()
+        self._weights = 0
+
+    def __enter__(self) -> PlainLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def on_start(self, trainer: Trainer) -> None:
+        self._weights = trainer.sparsifier.active_weights
+        show_start(self.console, trainer, self.folder)
 
     def on_step(self, report: StepReport) -> None:
         if time.monotonic() - self._last > LOG_SECONDS:
             done = 100 * report.row / report.rows
             self._print(f"epoch {report.epoch}/{report.epochs}  {done:.0f} %  {step_text(report)}")
 
-    def on_epoch(self, report: EpochReport) -> None:
-        self._print(epoch_line(report))
+    def on_epoch(self, record: EpochRecord) -> None:
+        self._print(epoch_line(record, self._weights))
+        self._weights = record.network["active_weights"]
 
     def on_note(self, message: str) -> None:
         self._print(message)
 
     def _print(self, line: str) -> None:
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+        _line(self.console, line)
         self._last = time.monotonic()
 
 
 class LiveProgress(PlainLog):
     """The same with a bar that moves."""
 
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
+    def __init__(self, console: Console, folder: Path) -> None:
+        super().__init__(console, folder)
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=8 if console.width < NARROW else 24),
@@ -116,28 +126,32 @@ class LiveProgress(PlainLog):
         self._progress.update(self._task, completed=report.row, total=report.rows, description=description, text=text)
 
 
-def show_start(console: Console, experiment: Experiment, watched: Any, folder: Path) -> None:
-    """What is about to be trained."""
-    sparsifier, corpus = watched.sparsifier, watched.corpus
+def show_start(console: Console, trainer: Trainer, folder: Path) -> None:
+    """What is about to be trained, or has been."""
+    if trainer.state.finished:
+        _line(console, f"The run in {folder} is finished; this is what it came to.")
+    experiment, sparsifier, corpus = trainer.experiment, trainer.sparsifier, trainer.corpus
     console.print(f"[bold]{experiment.model.name}[/] on [bold]{escape(corpus.name)}[/]", highlight=False)
-    console.print(
+    _line(
+        console,
         f"{len(corpus.train):,} training tokens, {len(corpus.vocabulary):,} words; "
         f"method {_method_text(experiment)}, optimizer {experiment.optimizer.name}; "
         f"{sparsifier.active_weights:,} of {sparsifier.total_weights:,} weights exist "
         f"(sparsity {100 * (1 - sparsifier.active_weights / sparsifier.total_weights):.0f} %); "
         f"engine {experiment.engine}",
-        highlight=False,
-        soft_wrap=True,
     )
-    console.print(f"run folder {folder}", highlight=False, markup=False, soft_wrap=True)
+    _line(console, f"run folder {folder}")
+
+
+def _line(console: Console, text: str) -> None:
+    """Text as it is, however long."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _method_text(experiment: Experiment) -> str:
     """The name of the method, and which of its parts were replaced."""
-    own = METHODS[experiment.method.name]
-    given = experiment.method.build()
-    parts = [part for part in known_parts() if getattr(given, part) != getattr(own, part)]
-    replaced = [f"{part}={getattr(given, part)}" for part in parts]
+    own, given = experiment.method.configured.method, experiment.method.build().part_names()
+    replaced = [f"{part}={given[part]}" for part, name in own.part_names().items() if given[part] != name]
     return f"{own.name} with {', '.join(replaced)}" if replaced else own.name
 
 
@@ -150,8 +164,10 @@ def show_outcome(console: Console, summary: Mapping[str, Any], folder: Path) -> 
     table.add_column(style="dim")
     unigram = summary["unigram_perplexity"]
     test = summary["test_perplexity"]
-    table.add_row("test perplexity", f"[bold]{test:.2f}[/]", f"{test / unigram:.2f} times the unigram perplexity")
-    table.add_row("valid perplexity", f"{summary['valid_perplexity']:.2f}", f"best at epoch {summary['best_epoch']}")
+    ratio = f"{test / unigram:.2f} times the unigram perplexity" if test < 1e6 else ""
+    table.add_row("test perplexity", f"[bold]{perplexity_text(test)}[/]", ratio)
+    valid = perplexity_text(summary["valid_perplexity"])
+    table.add_row("valid perplexity", valid, f"best at epoch {summary['best_epoch']}")
     table.add_row("unigram perplexity", f"{unigram:.2f}", "of the test text, from word counts alone")
     table.add_row(
         "weights",
@@ -170,7 +186,49 @@ def show_outcome(console: Console, summary: Mapping[str, Any], folder: Path) -> 
     console.print()
     console.print(_sparsity_table(summary["density"]))
     console.print()
-    console.print(f"The run is in {folder}.", highlight=False, markup=False, soft_wrap=True)
+    if test > summary["vocabulary"]:
+        _line(
+            console,
+            f"The run diverged: its perplexity is above {summary['vocabulary']:,}, that of guessing among all its "
+            "words alike. Try a smaller optimizer.lr, clip or prune_rate.",
+        )
+    _line(console, f"The run is in {folder}.")
+
+
+def show_next(console: Console, experiment: Experiment, folder: Path) -> None:
+    """What a person may want to do with a finished run."""
+    path, config = shlex.quote(str(folder)), shlex.quote(str(folder / "config.yaml"))
+    rewires = experiment.method.build().rewires
+    other = "method=static   # without rewiring" if rewires else "method=selfish   # rewired"
+    _line(console, "What to try next:")
+    _line(console, f"  selfish-rnn generate {path} --prompt 'the'")
+    _line(console, f"  tensorboard --logdir {path}")
+    _line(console, f"  selfish-rnn train --config {config} {other}")
+
+
+def show_methods(console: Console, methods: Iterable[ConfiguredMethod]) -> None:
+    """The parts of each method, what they mean, and where it comes from."""
+    rows, width = [configured.row() for configured in methods], min(console.width, PAGE)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    headings = ("method", "allocation", "removal", "pool", "growth", "redistribution")
+    for heading in headings:
+        table.add_column(heading, no_wrap=width == PAGE)
+    references = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for row in rows:
+        table.add_row(*(row[heading] for heading in headings))
+        references.add_row(row["method"], escape(row["reference"]))
+    console.print(table, width=width)
+    dense = [row["method"] for row in rows if row["sparse backward"] == "no"]
+    own = [row["method"] for row in rows if row["own optimizer"] == "yes"]
+    console.print(
+        "\nallocation: how the weights are divided over the matrices at the start; pool: among which weights the "
+        f"smallest are looked for. Only {', '.join(dense)} compute gradients of weights that do not exist. "
+        f"{', '.join(own)} comes with an optimizer of its own (SNT-ASGD), though every method works with every "
+        "optimizer. A part is replaced by name:",
+        width=width,
+    )
+    _line(console, "  selfish-rnn train method=rigl method.growth=random\n")
+    console.print(references, width=width)
 
 
 def _sparsity_table(densities: Mapping[str, Mapping[str, float]]) -> Table:
@@ -187,6 +245,6 @@ def _sparsity_table(densities: Mapping[str, Mapping[str, float]]) -> Table:
     return table
 
 
-def listener_for(console: Console) -> PlainLog:
+def listener_for(console: Console, folder: Path) -> PlainLog:
     """Live progress where there is a terminal to show it, else a plain log."""
-    return LiveProgress(console) if console.is_terminal else PlainLog(console)
+    return LiveProgress(console, folder) if console.is_terminal else PlainLog(console, folder)

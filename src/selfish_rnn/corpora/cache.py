@@ -1,7 +1,8 @@
 """Token streams kept on disk, so that a text is split only once.
 
-An entry is one safetensors file: int32 streams, and the vocabulary as JSON in its header. One file, because one
-rename then publishes all of it. Its name is the SHA-256 of the texts and the format, so an entry never goes stale.
+An entry is one checksummed safetensors file: int32 streams, and the vocabulary as JSON in its header. One file,
+because one rename then publishes all of it. Its name is the SHA-256 of the texts and the format, so an entry never
+goes stale.
 """
 
 from __future__ import annotations
@@ -11,16 +12,15 @@ import hashlib
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 
 from selfish_rnn.corpora.corpus import SPLITS, Corpus
-from selfish_rnn.corpora.storage import cache_directory, publish
+from selfish_rnn.corpora.storage import cache_directory
 from selfish_rnn.corpora.vocabulary import Vocabulary
 from selfish_rnn.errors import UserError
+from selfish_rnn.files import WriteError, load_tensors, save_tensors
 
 # Raise when the same text would give other tokens, or the file another layout.
-_FORMAT = "selfish-rnn tokens 1"
+_FORMAT = "selfish-rnn tokens 2"
 
 
 def cache_path(texts: dict[str, bytes], tokenizer: str) -> Path | None:
@@ -38,15 +38,12 @@ def cache_path(texts: dict[str, bytes], tokenizer: str) -> Path | None:
 def load_cached(name: str, path: Path) -> Corpus | None:
     """The corpus kept at ``path``, or ``None`` if nothing, or nothing whole, is there."""
     try:
-        with safe_open(str(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            streams = {split: file.get_tensor(split) for split in SPLITS}
+        tensors, metadata = load_tensors(path)
         vocabulary = Vocabulary.from_json(metadata["vocabulary"])
-        if metadata["checksum"] != _checksum(streams, metadata["vocabulary"]):
-            return None
-        if any(stream.dtype != torch.int32 or stream.dim() != 1 for stream in streams.values()):
-            return None
-    except (OSError, SafetensorError, KeyError, ValueError, UserError):
+        streams = {split: tensors[split] for split in SPLITS}
+    except (UserError, KeyError):
+        return None
+    if any(stream.dtype != torch.int32 or stream.dim() != 1 for stream in streams.values()):
         return None
     return Corpus(name, vocabulary, **{split: stream.to(torch.int64) for split, stream in streams.items()})
 
@@ -54,14 +51,5 @@ def load_cached(name: str, path: Path) -> Corpus | None:
 def store(corpus: Corpus, path: Path) -> None:
     """Keep a corpus at ``path`` if that is possible; a full or forbidden disk only costs time later."""
     streams = {split: getattr(corpus, split).to(torch.int32) for split in SPLITS}
-    vocabulary = corpus.vocabulary.to_json()
-    metadata = {"vocabulary": vocabulary, "checksum": _checksum(streams, vocabulary)}
-    with contextlib.suppress(OSError):
-        publish(path, save(streams, metadata=metadata))
-
-
-def _checksum(streams: dict[str, torch.Tensor], vocabulary: str) -> str:
-    digest = hashlib.sha256(vocabulary.encode())
-    for split in SPLITS:
-        digest.update(hashlib.sha256(streams[split].contiguous().numpy().data).digest())
-    return digest.hexdigest()
+    with contextlib.suppress(WriteError):
+        save_tensors(path, streams, {"vocabulary": corpus.vocabulary.to_json()})

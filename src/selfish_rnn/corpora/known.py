@@ -9,8 +9,9 @@ import os
 import urllib.request
 from dataclasses import dataclass
 
-from selfish_rnn.corpora.storage import DATA_VARIABLE, cache_directory, data_directory, publish
+from selfish_rnn.corpora.storage import DATA_VARIABLE, cache_directory, data_directory
 from selfish_rnn.errors import UserError
+from selfish_rnn.files import WriteError, write_atomically
 
 TIMEOUT_SECONDS = 30.0
 # Several times the largest file; a mirror that answers with something endless is stopped here.
@@ -71,8 +72,8 @@ def _read_split(corpus: KnownCorpus, split: str) -> bytes:
     content = _download(corpus, split)
     if cache:
         # A cache that cannot be written costs another download next time, no more.
-        with contextlib.suppress(OSError):
-            publish(cache / corpus.name / file, content)
+        with contextlib.suppress(WriteError):
+            write_atomically(cache / corpus.name / file, content)
     return content
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from selfish_rnn.corpora.cache import cache_path, load_cached, store
 from selfish_rnn.corpora.corpus import SPLITS, Corpus, encode_texts
 from selfish_rnn.corpora.known import KNOWN, read_known
 from selfish_rnn.corpora.tokenization import PROSE, WHITESPACE
-from selfish_rnn.errors import UserError
+from selfish_rnn.errors import UserError, nearest
 
 KNOWN_CORPORA: tuple[str, ...] = (python_docs.NAME, *KNOWN)
 _FILES = "train.txt, valid.txt and test.txt"
@@ -61,11 +60,10 @@ def _folder(name_or_folder: str | Path) -> Path:
     )
     if looks_like_path:
         raise UserError(f"the corpus folder {folder} does not exist; it should hold {_FILES}")
-    near = difflib.get_close_matches(str(name_or_folder).lower(), KNOWN_CORPORA, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    name = str(name_or_folder)
     raise UserError(
-        f"unknown corpus {str(name_or_folder)!r}: neither a known corpus ({', '.join(KNOWN_CORPORA)}) "
-        f"nor a folder with {_FILES}{hint}"
+        f"unknown corpus {name!r}{nearest(name.lower(), KNOWN_CORPORA)}: neither a known corpus "
+        f"({', '.join(KNOWN_CORPORA)}) nor a folder with {_FILES}"
     )
 
 

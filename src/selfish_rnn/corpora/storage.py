@@ -1,10 +1,8 @@
-"""Where corpora are looked for and kept, and how files are written so that no reader ever meets half of one."""
+"""Where corpora are looked for and kept."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import secrets
 from pathlib import Path
 
 DATA_VARIABLE = "SELFISH_RNN_DATA"
@@ -32,16 +30,3 @@ def cache_directory() -> Path | None:
         return Path.home() / ".cache" / "selfish-rnn"
     except RuntimeError:
         return None
-
-
-def publish(path: Path, content: bytes) -> None:
-    """Write under a name of its own, then rename: of several processes the last wins, and each wrote a whole file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise

@@ -46,23 +46,13 @@ class Vocabulary:
         return word in self._ids
 
     @property
-    def eos(self) -> str:
-        """The token that closes every line."""
-        return EOS
-
-    @property
     def eos_id(self) -> int:
         """The id of the token that closes every line."""
         return self._ids[EOS]
 
     @property
-    def unknown(self) -> str | None:
-        """The token that stands for words not in the vocabulary; ``None`` if the corpus has none."""
-        return UNKNOWN if UNKNOWN in self._ids else None
-
-    @property
     def unknown_id(self) -> int | None:
-        """The id of :attr:`unknown`."""
+        """The id of the token that stands for words not in the vocabulary; ``None`` if the corpus has none."""
         return self._ids.get(UNKNOWN)
 
     def tokenize(self, text: str) -> list[str]:
@@ -127,13 +117,9 @@ class Vocabulary:
             raise UserError("the field tokenizer of a vocabulary must be a string")
         return cls(tuple(tokens), tokenizer)
 
-    def save(self, path: str | Path) -> None:
-        """Write :meth:`to_json` to a file."""
-        Path(path).write_text(self.to_json(), encoding="utf-8")
-
     @classmethod
     def load(cls, path: str | Path) -> Vocabulary:
-        """Read a file written by :meth:`save`."""
+        """Read a file that holds :meth:`to_json`."""
         try:
             return cls.from_json(Path(path).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, UserError) as error:

@@ -167,7 +167,7 @@ class _Packing:
 def _sparsifiers(model: nn.Module) -> Iterator[Sparsifier]:
     seen: set[int] = set()
     for module in model.modules():
-        for bound in module.__dict__.get("_bound", ()):
+        for bound in module.__dict__.get("_selfish_rnn_bound", ()):
             if isinstance(bound, Sparsifier) and id(bound) not in seen:
                 seen.add(id(bound))
                 yield bound

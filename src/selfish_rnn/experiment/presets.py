@@ -10,9 +10,9 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from selfish_rnn.errors import UserError
-from selfish_rnn.experiment.settings import OPTIMIZERS, Experiment, explain, model_settings, nearest
-from selfish_rnn.models import MODELS
+from selfish_rnn.errors import UserError, unknown
+from selfish_rnn.experiment.explain import explain
+from selfish_rnn.experiment.settings import MODEL_SETTINGS, OPTIMIZERS, Experiment
 
 NAMED_SECTIONS = ("model", "method", "optimizer")
 """Sections whose ``name`` decides which other keys they have."""
@@ -31,7 +31,7 @@ def read_preset(name: str) -> tuple[Settings, str]:
         known = preset_names()
         if name in Experiment.model_fields:
             raise UserError(f"{name!r} is a setting, not a preset: write {name}=VALUE")
-        raise UserError(f"unknown preset {name!r}{nearest(name, known)}; known are {', '.join(known)}")
+        raise UserError(unknown("preset", name, known))
     settings = yaml.safe_load((_folder() / f"{name}.yaml").read_text())
     return settings, settings.pop("about")
 
@@ -137,8 +137,8 @@ def _as_section(value: Any) -> Settings:
 
 def _in_common(section: str, old: Settings, name: Any) -> Settings:
     """The settings of a section that it keeps under another name."""
-    if section == "model" and name in list(MODELS):
-        kept = set(model_settings(name).model_fields)
+    if section == "model" and name in list(MODEL_SETTINGS):
+        kept = set(MODEL_SETTINGS[name].model_fields)
     elif section == "optimizer" and OPTIMIZERS.get(str(old.get("name"))) is OPTIMIZERS.get(str(name), Experiment):
         kept = set(old)
     else:

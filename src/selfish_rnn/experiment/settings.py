@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import typing
 from collections.abc import Callable
-from functools import cache, partial
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 import torch
 from pydantic import (
@@ -16,15 +15,16 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
     create_model,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
+from selfish_rnn.errors import unknown
+from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS, ConfiguredMethod
+from selfish_rnn.experiment.explain import names_of
 from selfish_rnn.models import MODELS, LanguageModel
-from selfish_rnn.topology import METHODS, SCHEDULES, Method
-from selfish_rnn.topology.methods import known_parts
+from selfish_rnn.topology import SCHEDULES, SELFISH, Method
+from selfish_rnn.topology.methods import OPTIONAL_PARTS, registered_names
 
 
 class Section(BaseModel):
@@ -42,79 +42,17 @@ def part(kind: str) -> BeforeValidator:
     """A part of a method, out of the tables of parts as they are when it is given; ``none`` where there can be none."""
 
     def check(value: Any) -> Any:
-        names = known_parts()[kind]
-        if value == "none" and None in names:
+        if value == "none" and kind in OPTIONAL_PARTS:
             return None
-        return _known_name(kind, value, [name for name in names if name is not None])
+        return _known_name(kind, value, registered_names(kind))
 
     return BeforeValidator(check)
 
 
 def _known_name(kind: str, value: Any, names: typing.Collection[str]) -> Any:
     if value is not None and not (isinstance(value, str) and value in names):
-        raise ValueError(_unknown(kind, value, names))
+        raise ValueError(unknown(kind, value, names))
     return value
-
-
-def nearest(word: str, names: typing.Collection[str]) -> str:
-    """`` (did you mean 'x'?)`` for the name nearest to a word, or nothing if none is near."""
-    matches = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    return f" (did you mean {matches[0]!r}?)" if matches else ""
-
-
-def _unknown(kind: str, name: object, names: typing.Collection[str]) -> str:
-    return f"unknown {kind} {name!r}{nearest(str(name), names)}; known are {', '.join(names)}"
-
-
-INNER_KEYS = {"lr": "optimizer", "nonmono": "optimizer", "hidden": "model", "embedding": "model", "layers": "model"}
-"""Keys inside sections that users look for outside."""
-
-EXPLAINED = "explained"
-"""The type of an error whose text already names the key it is about."""
-
-
-def explain(error: ValidationError, settings: type[BaseModel], section: str = "") -> str:
-    """What is wrong with settings, in one line: each key, what is wrong with it, and what was given."""
-    explanations: dict[str, str] = {}
-    for detail in error.errors():
-        place, known = _place(settings, detail["loc"])
-        key = ".".join([section, *place] if section else place)
-        if detail["type"] == EXPLAINED:
-            text = detail["msg"]
-        elif detail["type"] == "extra_forbidden":
-            word = str(detail["loc"][-1])
-            places = [f"{key}.{name}" if key else name for name in known]
-            hint = nearest(f"{key}.{word}" if key else word, places)
-            if not key and word in INNER_KEYS:
-                hint = f" (did you mean '{INNER_KEYS[word]}.{word}'?)"
-            key = f"{key}.{word}" if key else word
-            text = f"unknown key {key!r}{hint}; known are {', '.join(known)}"
-        elif detail["type"] == "value_error":
-            reason = detail["msg"].removeprefix("Value error, ")
-            text = f"{key}: {reason}" if key else reason
-        elif detail["type"] == "missing":
-            text = f"{key} is missing"
-        else:
-            expected = detail["msg"].replace("Input should be", "must be")
-            text = f"{key}: {expected}, got {detail['input']!r}"
-        # A value that can be of several types has an error for each; the first says enough.
-        explanations.setdefault(key, text)
-    return "; ".join(explanations.values())
-
-
-def _place(settings: type[BaseModel], path: tuple[int | str, ...]) -> tuple[list[str], list[str]]:
-    """The part of an error's path that users know, which is keys, and what keys there are at its end."""
-    place: list[str] = []
-    fields = settings.model_fields
-    for part in map(str, path):
-        if part not in fields:
-            break
-        place.append(part)
-        annotation = fields[part].annotation
-        options = [annotation, *typing.get_args(annotation)]
-        sections = [option for option in options if inspect.isclass(option) and issubclass(option, BaseModel)]
-        fields = sections[0].model_fields if sections else {}
-    return place, list(fields)
 
 
 def _name_alone(value: Any) -> Any:
@@ -124,12 +62,13 @@ def _name_alone(value: Any) -> Any:
 class MethodSettings(Section):
     """A method of the method table; parts that are given replace its own."""
 
-    name: Annotated[str, one_of("method", METHODS)] = "selfish"
+    name: Annotated[str, one_of("method", CONFIGURED_METHODS)] = SELFISH.name
     allocation: Annotated[str, part("allocation")]
     removal: Annotated[str | None, part("removal")]
     pool: Annotated[str, part("pool")]
     redistribution: Annotated[str, part("redistribution")]
     growth: Annotated[str | None, part("growth")]
+    pruning: Annotated[str | None, part("pruning")]
     strength: float = Field(7e-5, gt=0, description="weight of the group lasso, for iss")
 
     @model_validator(mode="before")
@@ -138,16 +77,27 @@ class MethodSettings(Section):
         given = _name_alone(value)
         if not isinstance(given, dict):
             return given
-        method = METHODS.get(str(given.get("name")), METHODS["selfish"])
-        return {"name": method.name, **{name: getattr(method, name) for name in known_parts()}, **given}
+        configured = CONFIGURED_METHODS.get(str(given.get("name")))
+        method = SELFISH if configured is None else configured.method
+        return {"name": method.name, **method.part_names(), **given}
 
     @model_validator(mode="after")
     def _goes_together(self) -> MethodSettings:
         self.build()
         return self
 
+    @property
+    def configured(self) -> ConfiguredMethod:
+        """What the name stands for."""
+        return CONFIGURED_METHODS[self.name]
+
     def build(self) -> Method:
-        return METHODS[self.name].replace(**self.model_dump(exclude={"strength"}))
+        """The method with the parts that are given."""
+        method, given = self.configured.method, self.model_dump()
+        replaced = {kind: given[kind] for kind, name in method.part_names().items() if given[kind] != name}
+        if replaced and not self.configured.has_parts:
+            raise ValueError(f"method {self.name} is no composition of parts: leave out {', '.join(replaced)}")
+        return method.replace(**replaced)
 
 
 class LearningRateDrop(Section):
@@ -201,17 +151,26 @@ class AdamSettings(OptimizerSettings):
 
 
 OPTIMIZERS: dict[str, type[OptimizerSettings]] = {
-    "snt-asgd": AveragedSettings,
-    "nt-asgd": AveragedSettings,
-    "sgd": SGDSettings,
-    "momentum-sgd": MomentumSettings,
-    "adam": AdamSettings,
+    name: section
+    for section in (AveragedSettings, SGDSettings, MomentumSettings, AdamSettings)
+    for name in names_of(section)
 }
+"""The section of every optimizer."""
+
+OptimizerSection = Annotated[
+    AveragedSettings | SGDSettings | MomentumSettings | AdamSettings,
+    BeforeValidator(_name_alone),
+    Field(discriminator="name"),
+]
 
 
-@cache
-def model_settings(name: str) -> type[Section]:
-    """The settings of a model: the keyword arguments of its constructor, with their types and defaults."""
+class ModelSettings(Section):
+    """What all models have in common; the rest are the keyword arguments of the model's constructor."""
+
+    name: str
+
+
+def _model_settings(name: str) -> type[ModelSettings]:
     constructor = MODELS[name]
     fixed: dict[str, Any] = constructor.keywords if isinstance(constructor, partial) else {}
     function: Callable[..., LanguageModel] = constructor.func if isinstance(constructor, partial) else constructor
@@ -221,27 +180,21 @@ def model_settings(name: str) -> type[Section]:
         for parameter in inspect.signature(function).parameters.values()
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in fixed
     }
-    return create_model(f"Settings of {name}", __base__=Section, name=(str, name), **fields)
+    fields = {"name": (Literal[name], name), **fields}
+    return create_model(f"Settings of {name}", __base__=ModelSettings, **fields)
 
 
-def _named_section(kind: str, settings: Callable[[str], type[Section]], names: typing.Collection[str]) -> Any:
-    """Validate a section whose ``name`` decides which other keys it has."""
+MODEL_SETTINGS = {name: _model_settings(name) for name in MODELS}
+"""The section of every model."""
 
-    def validate(value: Any) -> Any:
-        value = _name_alone(value)
-        if isinstance(value, Section):
-            return value
-        if not isinstance(value, dict) or "name" not in value:
-            raise ValueError(f"needs the name of the {kind}: one of {', '.join(names)}")
-        if not isinstance(value["name"], str) or value["name"] not in names:
-            raise ValueError(_unknown(kind, value["name"], names))
-        model = settings(value["name"])
-        try:
-            return model.model_validate(value)
-        except ValidationError as error:
-            raise PydanticCustomError(EXPLAINED, "{text}", {"text": explain(error, model, kind)}) from None
-
-    return BeforeValidator(validate)
+if TYPE_CHECKING:
+    ModelSection = ModelSettings
+else:
+    ModelSection = Annotated[
+        Union[tuple(MODEL_SETTINGS.values())],  # noqa: UP007
+        BeforeValidator(_name_alone),
+        Field(discriminator="name"),
+    ]
 
 
 MAY_CHANGE = ("device", "threads", "checkpoint_every", "engine")
@@ -280,14 +233,14 @@ class Experiment(Section):
 
     corpus: str = "python-docs"
     train_tokens: int | None = Field(None, gt=0, description="use only so many tokens of the training text")
-    model: Annotated[Any, _named_section("model", model_settings, MODELS)] = "stacked-lstm"
+    model: ModelSection = MODEL_SETTINGS["stacked-lstm"].model_validate({})
     method: MethodSettings = Field(default_factory=lambda: MethodSettings.model_validate("selfish"))
     sparsity: float = Field(0.67, ge=0, lt=1, description="fraction of zeros")
     prune_rate: float = Field(0.7, ge=0, le=1, description="fraction of weights rewired at first")
     prune_schedule: Annotated[str, one_of("schedule", SCHEDULES)] = "cosine"
     rewire_every: int | None = Field(None, gt=0, description="updates between rewirings; none: an epoch")
     rescale: bool = Field(False, description="divide the starting weights by sqrt(density)")
-    optimizer: Annotated[Any, _named_section("optimizer", OPTIMIZERS.__getitem__, OPTIMIZERS)] = "snt-asgd"
+    optimizer: OptimizerSection = AveragedSettings.model_validate({"name": "snt-asgd"})
     epochs: int = Field(100, gt=0)
     batch_size: int = Field(20, gt=0)
     sub_batches: int = Field(1, gt=0, description="parts of a batch whose gradients are accumulated")

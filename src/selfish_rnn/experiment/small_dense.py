@@ -15,6 +15,11 @@ WIDTHS = ("embedding", "hidden", "hidden_last")
 """The options of models that are widths of layers."""
 
 
+def resolve_model(experiment: Experiment, vocabulary: int) -> Experiment:
+    """The experiment as it is trained: with a smaller dense model, if that is what its method means."""
+    return small_dense(experiment, vocabulary) if experiment.method.configured.smaller_model else experiment
+
+
 def small_dense(experiment: Experiment, vocabulary: int) -> Experiment:
     """The same experiment with a dense model that has as many parameters as the sparse one would have.
 
@@ -41,9 +46,9 @@ def small_dense(experiment: Experiment, vocabulary: int) -> Experiment:
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if count(middle) >= target else (middle + 1, high)
-    nearest = min((low - 1 or 1, low), key=lambda steps: abs(count(steps) - target))
+    best = min((low - 1 or 1, low), key=lambda steps: abs(count(steps) - target))
     settings = experiment.model_dump()
-    settings["model"] = _scaled(options, nearest * step / largest, step)
+    settings["model"] = _scaled(options, best * step / largest, step)
     settings["sparsity"] = 0.0
     return Experiment.model_validate(settings)
 

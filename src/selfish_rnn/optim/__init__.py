@@ -1,6 +1,5 @@
 """SNT-ASGD and NT-ASGD as ordinary torch optimizers."""
 
-from selfish_rnn.optim.averaged import NTASGD, SNTASGD
-from selfish_rnn.optim.trigger import NonMonotoneTrigger
+from selfish_rnn.optim.averaged import NTASGD, SNTASGD, AveragedSGD, NonMonotoneTrigger
 
-__all__ = ["NTASGD", "SNTASGD", "NonMonotoneTrigger"]
+__all__ = ["NTASGD", "SNTASGD", "AveragedSGD", "NonMonotoneTrigger"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -11,7 +12,32 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from selfish_rnn.optim.trigger import NonMonotoneTrigger
+
+class NonMonotoneTrigger:
+    """Fires once, when the validation loss no longer improves on what it was more than ``interval`` epochs ago.
+
+    With losses v_1, v_2, ... the trigger fires after epoch e if ``e - 1 > interval`` and
+    ``v_e > min(v_1, ..., v_{e-1-interval})``.
+
+    >>> trigger = NonMonotoneTrigger(interval=1)
+    >>> [trigger.observe(loss) for loss in (5.0, 4.0, 4.5, 6.0, 7.0)]
+    [False, False, False, True, False]
+    """
+
+    def __init__(self, interval: int = 5) -> None:
+        self.interval = interval
+        self.fired = False
+        self.losses: list[float] = []
+
+    def observe(self, loss: float) -> bool:
+        """Take the validation loss of an epoch; true if this is the one after which averaging starts."""
+        if math.isnan(loss):
+            raise ValueError("the validation loss is NaN; the trigger cannot compare it")
+        earlier = self.losses[: max(len(self.losses) - self.interval, 0)]
+        fires = not self.fired and bool(earlier) and loss > min(earlier)
+        self.fired = self.fired or fires
+        self.losses.append(loss)
+        return fires
 
 
 def sgd_(weight: Tensor, gradient: Tensor, lr: float, weight_decay: float) -> None:
@@ -29,8 +55,11 @@ def average_(average: Tensor, age: Tensor, weight: Tensor) -> None:
     average.add_((weight - average).div_(divisor))
 
 
-class _TriggeredASGD(Optimizer, abc.ABC):
-    """What SNT-ASGD and NT-ASGD share: everything but the shape of the age."""
+class AveragedSGD(Optimizer, abc.ABC):
+    """SGD that averages once the validation loss stops improving: what :class:`SNTASGD` and :class:`NTASGD` share.
+
+    They differ in the shape of the age only: one for every weight, or one for all.
+    """
 
     def __init__(self, params: ParamsT, lr: float, weight_decay: float = 0.0, nonmono: int = 5) -> None:
         if lr <= 0:
@@ -157,7 +186,7 @@ class _TriggeredASGD(Optimizer, abc.ABC):
         return [cast("dict[str, Tensor]", state_dict["state"].get(index, {})) for index in indices]
 
 
-class SNTASGD(_TriggeredASGD):
+class SNTASGD(AveragedSGD):
     """Sparse non-monotonically triggered averaged SGD (Liu et al. 2021, Eq. 7).
 
     Plain SGD with a constant learning rate until the validation loss, fed in with :meth:`observe`, is worse than
@@ -185,7 +214,7 @@ class SNTASGD(_TriggeredASGD):
         return torch.zeros_like(parameter, dtype=torch.int32, memory_format=torch.preserve_format)
 
 
-class NTASGD(_TriggeredASGD):
+class NTASGD(AveragedSGD):
     """Non-monotonically triggered averaged SGD (Merity et al. 2018), the dense ancestor of :class:`SNTASGD`.
 
     All weights share one start of averaging. In a sparse network a weight that grows later is averaged with the zeros

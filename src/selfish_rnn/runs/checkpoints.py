@@ -7,9 +7,9 @@ else, with a placeholder where a tensor was; it is written last, so a checkpoint
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import itertools
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -18,24 +18,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
+from selfish_rnn import __version__
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import (
+    WriteError,
     clear_write_errors,
+    file_checksum,
+    read_safetensors,
     remove_partial,
     replacing,
     write_atomically,
     write_safetensors,
 )
-from selfish_rnn.runs.encoding import DamagedError, decode, encode, seal, unseal
 
-FORMAT = 1
+FORMAT = 2
+"""Raised when a checkpoint of before cannot be continued."""
+
 _KEPT = 2
-_CHUNK = 1 << 20
-_DESCRIPTION = "selfish_rnn"
+
+# Marks an object that stands for something JSON lacks; a mapping with such a key itself is written as pairs.
+_TENSOR, _FLOAT, _PAIRS = "$tensor", "$float", "$pairs"
+
+# The checksum covers the very bytes of the body, and the bytes around it are fixed: no flipped bit goes unnoticed.
+_BEFORE, _BETWEEN, _AFTER = b'{"sha256": "', b'", "checkpoint": ', b"}\n"
+_BODY = len(_BEFORE) + 64 + len(_BETWEEN)
+
+
+class DamagedError(Exception):
+    """Data is not what was written."""
 
 
 @dataclass(frozen=True)
@@ -84,17 +97,17 @@ class CheckpointStore:
         tensors_path = self._free_tensors_path(step)
         with replacing(tensors_path) as temporary:
             write_safetensors(temporary, tensors, {})
-            checksum = _file_checksum(temporary)
+            checksum = file_checksum(temporary)
         body = {
             "format": FORMAT,
-            "package": _package_version(),
+            "package": __version__,
             "step": step,
             "tensors": {"file": tensors_path.name, "sha256": checksum},
             "state": encoded,
         }
         try:
             write_atomically(self._json_path(step), seal(body))
-        except UserError:
+        except WriteError:
             # On a full disk tensors that belong to no checkpoint only take the space that is missing. With a JSON
             # there they may belong to it: the failure can come after it was put in place.
             if not self._json_path(step).exists():
@@ -169,72 +182,65 @@ class CheckpointStore:
         tensors_path = self.folder / body["tensors"]["file"]
         if not tensors_path.exists():
             raise DamagedError(f"{tensors_path.name} is missing")
-        if _file_checksum(tensors_path) != body["tensors"]["sha256"]:
+        if file_checksum(tensors_path) != body["tensors"]["sha256"]:
             raise DamagedError(f"the checksum of {tensors_path.name} does not match")
-        state: dict[Any, Any] = decode(body["state"], _read_safetensors(tensors_path)[0])
+        state: dict[Any, Any] = decode(body["state"], read_safetensors(tensors_path)[0])
         return state
 
 
-def save_tensors(
-    path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
-) -> None:
-    """Write named tensors and text atomically to one safetensors file that carries its own checksum.
-
-    Equal content gives equal bytes. Other programs read it as any safetensors file and ignore the checksum.
-    """
-    plain = dict(metadata or {})
-    description = {"sha256": _content_checksum(tensors, plain), "metadata": plain}
-    with replacing(Path(path)) as temporary:
-        # One entry, because safetensors writes several in an order that changes from run to run.
-        write_safetensors(temporary, tensors, {_DESCRIPTION: json.dumps(description, sort_keys=True)})
-
-
-def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read what :func:`save_tensors` wrote: the tensors, on the CPU, and the metadata."""
-    remedy = "restore it from a copy or train again"
-    try:
-        tensors, metadata = _read_safetensors(Path(path))
-    except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist: {remedy}") from error
-    except (OSError, SafetensorError) as error:
-        raise UserError(f"{path} is damaged or cannot be read ({error}): {remedy}") from error
-    try:
-        description = json.loads(metadata[_DESCRIPTION])
-        plain: dict[str, str] = description["metadata"]
-        whole = description["sha256"] == _content_checksum(tensors, plain)
-    except (KeyError, ValueError, TypeError, AttributeError):
-        whole = False
-    if not whole:
-        raise UserError(f"{path} is damaged (its checksum does not match): {remedy}")
-    return tensors, plain
+def encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """Return ``value`` as JSON can hold it and put its tensors into ``tensors``, named by their path."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {_FLOAT: str(value)}
+    if isinstance(value, Tensor):
+        name = path.removeprefix("/")
+        # Different paths can spell the same name: the key "a/b", or b inside a.
+        while name in tensors or name in ("", "__metadata__"):
+            name += "~"
+        tensors[name] = value
+        return {_TENSOR: name}
+    if isinstance(value, (list, tuple)):
+        return [encode(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        for key in value:
+            if isinstance(key, bool) or not isinstance(key, (str, int)):
+                raise TypeError(f"cannot save key {key!r} of {path or '/'}: keys are strings or integers")
+        pairs = [(key, encode(item, f"{path}/{key}", tensors)) for key, item in value.items()]
+        if all(isinstance(key, str) and not key.startswith("$") for key, _ in pairs):
+            return dict(pairs)
+        return {_PAIRS: pairs}
+    raise TypeError(
+        f"cannot save {path or '/'}: {type(value).__name__} is not a tensor, number, string, boolean, None, "
+        "list, tuple or mapping"
+    )
 
 
-def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    with safe_open(path, framework="pt") as file:
-        # Cloned because what safetensors returns may still be a window into the file.
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        return tensors, dict(file.metadata() or {})
+def decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """Undo :func:`encode`; what was a tuple is a list."""
+    if isinstance(value, list):
+        return [decode(item, tensors) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if _TENSOR in value:
+        return tensors[value[_TENSOR]]
+    if _FLOAT in value:
+        return float(value[_FLOAT])
+    pairs = value[_PAIRS] if _PAIRS in value else value.items()
+    return {key: decode(item, tensors) for key, item in pairs}
 
 
-def _file_checksum(path: Path) -> str:
-    checksum = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(_CHUNK):
-            checksum.update(chunk)
-    return checksum.hexdigest()
+def seal(body: dict[str, Any]) -> bytes:
+    """Return ``body`` as JSON beside the SHA-256 of its bytes."""
+    content = json.dumps(body, allow_nan=False).encode()
+    return _BEFORE + hashlib.sha256(content).hexdigest().encode() + _BETWEEN + content + _AFTER
 
 
-def _content_checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
-    checksum = hashlib.sha256(json.dumps(sorted(metadata.items())).encode())
-    for name, tensor in sorted(tensors.items()):
-        checksum.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
-        checksum.update(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
-    return checksum.hexdigest()
-
-
-def _package_version() -> str:
-    try:
-        return importlib.metadata.version("selfish-rnn")
-    except importlib.metadata.PackageNotFoundError:  # used from a source tree
-        return "unknown"
+def unseal(data: bytes) -> dict[str, Any]:
+    """Return the body of what :func:`seal` made; any other bytes are a :class:`DamagedError`."""
+    content = data[_BODY : -len(_AFTER)]
+    if data != _BEFORE + hashlib.sha256(content).hexdigest().encode() + _BETWEEN + content + _AFTER:
+        raise DamagedError("its checksum does not match")
+    body: dict[str, Any] = json.loads(content)
+    return body

@@ -13,31 +13,28 @@ from torch import Tensor
 from selfish_rnn.corpora import Vocabulary
 from selfish_rnn.engine import available
 from selfish_rnn.errors import UserError
-from selfish_rnn.experiment.settings import Experiment, model_settings
-from selfish_rnn.models import MODELS, LanguageModel
-from selfish_rnn.runs.checkpoints import load_tensors, save_tensors
-from selfish_rnn.runs.folder import RunFolder
-from selfish_rnn.runs.saved_weights import restore
+from selfish_rnn.experiment.settings import MODEL_SETTINGS
+from selfish_rnn.files import ForeignFileError, load_tensors, save_tensors
+from selfish_rnn.models import LanguageModel
+from selfish_rnn.runs.run import Run
 from selfish_rnn.training.build import new_model
+from selfish_rnn.training.saved_weights import restore
 
 FORMAT = "1"
 _REMEDY = "make one with `selfish-rnn export RUN`"
 
 
-def export(experiment: Experiment, folder: RunFolder, path: str | os.PathLike[str]) -> None:
+def export(run: Run, path: str | os.PathLike[str]) -> None:
     """Write the best model of a run with its vocabulary to one safetensors file.
 
     A sparse matrix is there as its existing weights, in the order of their positions, and its mask as bits.
     """
-    if not folder.model.exists():
-        raise UserError(f"{folder.path} has no model yet: train it with `selfish-rnn resume {folder.path}` first")
-    tensors, _ = load_tensors(folder.model)
     metadata = {
         "format": FORMAT,
-        "model": json.dumps(experiment.model.model_dump(mode="json")),
-        "vocabulary": folder.read_vocabulary().to_json(),
+        "model": json.dumps(run.experiment.model.model_dump(mode="json")),
+        "vocabulary": run.vocabulary.to_json(),
     }
-    save_tensors(path, tensors, metadata)
+    save_tensors(path, run.folder.read_model(), metadata)
 
 
 def load_model(path: str | os.PathLike[str], *, packed: bool | None = None) -> LanguageModel:
@@ -59,14 +56,17 @@ def load_model(path: str | os.PathLike[str], *, packed: bool | None = None) -> L
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], Vocabulary]:
     if not path.is_file():
         raise UserError(f"{path} is not a file: {_REMEDY}")
-    tensors, metadata = load_tensors(path)
+    try:
+        tensors, metadata = load_tensors(path)
+    except ForeignFileError:
+        raise UserError(f"{path} is not an exported model: {_REMEDY}") from None
     missing = [key for key in ("format", "model", "vocabulary") if key not in metadata]
     if missing:
         raise UserError(f"{path} is not an exported model, it has no {', '.join(missing)}: {_REMEDY}")
     if metadata["format"] != FORMAT:
         raise UserError(f"{path} is of format {metadata['format']}, this version reads format {FORMAT}: {_REMEDY}")
     settings = json.loads(metadata["model"])
-    if settings.get("name") not in MODELS:
-        raise UserError(f"{path} is of a model called {settings.get('name')!r}; known are {', '.join(MODELS)}")
-    checked = model_settings(settings["name"]).model_validate(settings)
+    if settings.get("name") not in MODEL_SETTINGS:
+        raise UserError(f"{path} is of a model called {settings.get('name')!r}; known are {', '.join(MODEL_SETTINGS)}")
+    checked = MODEL_SETTINGS[settings["name"]].model_validate(settings)
     return tensors, checked.model_dump(), Vocabulary.from_json(metadata["vocabulary"])

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from selfish_rnn.corpora import Corpus, Vocabulary
 from selfish_rnn.errors import UserError
-from selfish_rnn.files import write_atomically
+from selfish_rnn.files import load_tensors, remove_partial, write_atomically
 from selfish_rnn.runs.checkpoints import CheckpointStore
 from selfish_rnn.runs.logs import MetricsLog
 
@@ -36,38 +39,65 @@ class RunFolder:
         self.summary = path / "summary.json"
 
     @classmethod
-    def create(cls, path: Path, config: str) -> RunFolder:
+    def create(cls, path: Path, config: str, corpus: Corpus) -> RunFolder:
         """A folder for a new run; one that holds anything already is refused."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            if not (path / "config.yaml").exists():
-                raise UserError(f"{path} exists and is not empty; give another folder with --run")
-            raise UserError(
-                f"{path} already holds a run; give another folder with --run, or continue that run with "
-                f"`selfish-rnn resume {shlex.quote(str(path))}`"
-            )
         folder = cls(path)
+        folder._refuse_used()
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise UserError(f"cannot make the run folder {path}: {reason}; give another one with --run") from error
-        write_atomically(folder.config, config.encode())
+        with folder.locked():
+            folder._refuse_used()  # by another process, since
+            write_atomically(folder.config, config.encode())
+            folder.write_corpus(corpus)
+        return folder
+
+    def _refuse_used(self) -> None:
+        path = self.path
+        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+            return
+        if not self.config.exists():
+            raise UserError(f"{path} exists and is not empty; give another folder with --run")
+        raise UserError(
+            f"{path} already holds a run; give another folder with --run, or continue that run with "
+            f"`{self.resume_command}`"
+        )
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """The folder of a run that was started before; whoever writes in it takes its lock first."""
+        folder = cls(path)
+        if not folder.config.is_file():
+            raise UserError(f"{path} is not the folder of a run: it has no config.yaml")
         return folder
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from training this run; the system lets go of it when the process ends, however."""
+        """Be the only process that writes here; the system takes the lock back when the process ends, however.
+
+        The lock is on the folder itself, so that it is there before any file is.
+        """
         try:
             import fcntl
         except ImportError:  # not on Windows
             yield
             return
-        with open(self.config, "rb") as file:
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UserError(f"another process is training the run in {self.path}; wait for it to end") from None
+            remove_partial(self.path)
             yield
+        finally:
+            os.close(descriptor)
+
+    @property
+    def resume_command(self) -> str:
+        return f"selfish-rnn resume {shlex.quote(str(self.path))}"
 
     def check_resumable(self) -> None:
         """Refuse to begin anew in the folder of a run that has results but no checkpoint."""
@@ -76,14 +106,6 @@ class RunFolder:
                 f"{self.path} has results but no checkpoint to continue from; its model can be evaluated, or start a "
                 "new run"
             )
-
-    @classmethod
-    def open(cls, path: Path) -> RunFolder:
-        """The folder of a run that was started before."""
-        folder = cls(path)
-        if not folder.config.is_file():
-            raise UserError(f"{path} is not the folder of a run: it has no config.yaml")
-        return folder
 
     @classmethod
     def free_name(cls, parent: Path, name: str) -> Path:
@@ -105,8 +127,6 @@ class RunFolder:
 
     def check_corpus(self, corpus: Corpus) -> None:
         """Refuse a corpus that is not the one the run was started with."""
-        if not self.corpus.exists():  # killed right after its start
-            self.write_corpus(corpus)
         if json.loads(self.corpus.read_text())["sha256"] != corpus.checksum():
             raise UserError(
                 f"the corpus {corpus.name} is no longer the one that {self.corpus} tells of: restore its files, or "
@@ -115,7 +135,11 @@ class RunFolder:
 
     def read_vocabulary(self) -> Vocabulary:
         if not self.vocabulary.exists():
-            raise UserError(
-                f"{self.vocabulary} is missing: restore it, or continue with `selfish-rnn resume {self.path}`"
-            )
+            raise UserError(f"{self.vocabulary} is missing: restore it, or continue with `{self.resume_command}`")
         return Vocabulary.load(self.vocabulary)
+
+    def read_model(self) -> dict[str, Tensor]:
+        """The weights of the best model so far."""
+        if not self.model.exists() and not self.metrics.read():
+            raise UserError(f"no epoch is finished yet: {self.resume_command}")
+        return load_tensors(self.model)[0]

@@ -1,25 +1,34 @@
-"""Starting, continuing and opening runs."""
+"""A run: an experiment in its folder, from its start to its summary."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+import itertools
+from collections.abc import Iterator
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from selfish_rnn.corpora import KNOWN_CORPORA, Corpus, Vocabulary, load_corpus, truncated
+from selfish_rnn.corpora import KNOWN_CORPORA, Corpus, Vocabulary, load_corpus, truncated, unigram_perplexity
+from selfish_rnn.engine import available
+from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.presets import build_experiment, read_config, to_yaml
 from selfish_rnn.experiment.settings import Experiment
-from selfish_rnn.experiment.small_dense import small_dense
+from selfish_rnn.experiment.small_dense import resolve_model
+from selfish_rnn.files import WriteError
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.folder import RunFolder
-from selfish_rnn.runs.outcome import load_best, summarise
-from selfish_rnn.topology import SMALL_DENSE
-from selfish_rnn.training.build import check_before_training
-from selfish_rnn.training.engine_choice import choose_engine
-from selfish_rnn.training.events import Listener
-from selfish_rnn.training.trainer import Trainer
+from selfish_rnn.runs.recording import RunRecorder
+from selfish_rnn.runs.stop import StopRequest
+from selfish_rnn.system import peak_memory
+from selfish_rnn.training.build import check_before_training, new_model
+from selfish_rnn.training.engine_choice import EngineChoice, choose_engine
+from selfish_rnn.training.evaluation import evaluate_splits
+from selfish_rnn.training.metrics import Listener
+from selfish_rnn.training.saved_weights import restore
+from selfish_rnn.training.trainer import DivergedError, Trainer
 
 
 def experiment_corpus(experiment: Experiment) -> Corpus:
@@ -28,76 +37,126 @@ def experiment_corpus(experiment: Experiment) -> Corpus:
     return corpus if experiment.train_tokens is None else truncated(corpus, experiment.train_tokens)
 
 
-@dataclass(frozen=True)
 class Run:
-    """An experiment in its folder."""
+    """An experiment in its folder: :meth:`start` a new one or :meth:`open` one that is there, then :meth:`train` it.
 
-    experiment: Experiment
-    folder: RunFolder
-    notes: tuple[str, ...] = ()
+    >>> run = Run.start(experiment, Path("runs/first"))
+    >>> summary = run.train()
+    >>> Run.open(Path("runs/first")).model()
+    """
+
+    def __init__(self, experiment: Experiment, folder: RunFolder) -> None:
+        self.experiment = experiment
+        self.folder = folder
+        self._choice: EngineChoice | None = None
 
     @classmethod
     def start(cls, experiment: Experiment, path: Path) -> Run:
         """A new run; corpus and model are looked at first, so that bad ones leave no folder behind."""
         corpus = experiment_corpus(experiment)
-        if experiment.method.name == SMALL_DENSE.name:
-            experiment = small_dense(experiment, len(corpus.vocabulary))
+        words = len(corpus.vocabulary)
+        experiment = resolve_model(experiment, words)
         check_before_training(experiment, corpus)
-        choice = choose_engine(experiment, len(corpus.vocabulary))
-        # A resumed run goes on with the engine that was chosen.
-        experiment = experiment.model_copy(update={"engine": choice.engine})
-        # Sums come out the same to the last bit only with the same number of threads, so a resumed run needs it.
+        choice = choose_engine(experiment, words)
+        # A resumed run goes on with the engine that was chosen, perhaps from another folder. Sums come out the same to
+        # the last bit only with the same number of threads.
         threads = experiment.threads or torch.get_num_threads()
-        # A run may be resumed from another folder.
         text = experiment.corpus if experiment.corpus in KNOWN_CORPORA else str(Path(experiment.corpus).resolve())
-        experiment = experiment.model_copy(update={"threads": threads, "corpus": text})
-        folder = RunFolder.create(path, to_yaml(experiment))
-        folder.write_corpus(corpus)
-        notes = () if choice.reason is None else (f"engine {choice.engine}: {choice.reason}",)
-        return cls(experiment, folder, notes)
+        experiment = experiment.model_copy(update={"engine": choice.engine, "threads": threads, "corpus": text})
+        run = cls(experiment, RunFolder.create(path, to_yaml(experiment), corpus))
+        run.corpus, run._choice = corpus, choice
+        return run
 
     @classmethod
     def open(cls, path: Path, device: str | None = None, engine: str | None = None) -> Run:
         """A run that was started before, on the device and with the engine it was started with or another."""
         folder = RunFolder.open(path)
-        settings = read_config(folder.config)
-        if device is not None:
-            settings["device"] = device
-        if engine is not None:
-            settings["engine"] = engine
+        given = {"device": device, "engine": engine}
+        settings = read_config(folder.config) | {key: value for key, value in given.items() if value is not None}
         return cls(build_experiment(settings, str(folder.config)), folder)
 
+    @cached_property
     def corpus(self) -> Corpus:
         """The corpus the run was started with; one that was changed since is an error."""
         corpus = experiment_corpus(self.experiment)
-        self.folder.check_corpus(corpus)
+        if self.folder.corpus.exists():
+            self.folder.check_corpus(corpus)
         return corpus
 
+    @cached_property
     def vocabulary(self) -> Vocabulary:
         return self.folder.read_vocabulary()
 
     def model(self) -> LanguageModel:
-        """The best model so far."""
-        return load_best(self.experiment, self.folder, len(self.vocabulary()))
+        """The best model so far, ready to evaluate."""
+        weights, experiment = self.folder.read_model(), self.experiment
+        make = partial(new_model, experiment.model.model_dump(), len(self.vocabulary))
+        packed = experiment.engine == "packed" and torch.device(experiment.device).type == "cpu" and available()
+        return restore(make, weights, str(self.folder.model), packed=packed).to(experiment.device).eval()
 
-    def trainer(self, listener: Listener | None = None) -> Trainer:
-        """A trainer that stands where the run's last checkpoint does, or at its beginning."""
-        corpus = self.corpus()
-        choice = choose_engine(self.experiment, len(corpus.vocabulary))
-        experiment = self.experiment.model_copy(update={"engine": choice.engine})
-        trainer = Trainer(experiment, corpus, self.folder, listener)
-        if self.folder.checkpoints.steps():
-            trainer.load_checkpoint()
-        else:
-            self.folder.check_resumable()
-            # Killed before its first checkpoint, perhaps just after its first record.
-            self.folder.metrics.truncate_after(0)
-        return trainer
+    def train(self, *listeners: Listener) -> dict[str, Any]:
+        """Train to the end, from wherever the run stands; what it came to is written down and returned.
 
-    def execute(self, trainer: Trainer) -> dict[str, Any]:
-        """Train to the end and write down the outcome."""
-        with self.folder.locked():
-            trainer.run()
-            summary = summarise(trainer)
+        Nothing in the folder is changed, or read to be changed, before the folder's lock is held.
+        """
+        with self.folder.locked(), self._clear_errors():
+            corpus = self.corpus
+            if not self.folder.corpus.exists():  # killed right after its start
+                self.folder.write_corpus(corpus)
+            choice = self._choice or choose_engine(self.experiment, len(corpus.vocabulary))
+            self.experiment = self.experiment.model_copy(update={"engine": choice.engine})
+            stop = StopRequest()
+            recorder = RunRecorder(self.folder, stop)
+            trainer = Trainer(self.experiment, corpus, recorder, *listeners)
+            notes = recorder.resume(trainer)
+            if choice.reason is not None:
+                notes.append(f"engine {choice.engine}: {choice.reason}")
+            for listener, note in itertools.product(listeners, notes):
+                listener.on_note(note)
+            with stop:
+                trainer.run()
+            summary = self._summary(trainer)
             self.folder.write_summary(summary)
-        return summary
+            return summary
+
+    @contextlib.contextmanager
+    def _clear_errors(self) -> Iterator[None]:
+        """What goes wrong in training, with what is kept and what to do."""
+        try:
+            yield
+        except WriteError as error:
+            raise UserError(f"{error}, then continue with `{self.folder.resume_command}`") from error
+        except DivergedError as error:
+            steps, experiment = self.folder.checkpoints.steps(), self.experiment
+            kept = (
+                f"the last good checkpoint, of update {steps[-1]}, is kept" if steps else "there is no checkpoint yet"
+            )
+            raise UserError(
+                f"training diverged: {error}; {kept}. Try a smaller optimizer.lr (now {experiment.optimizer.lr:g}), a "
+                f"smaller clip (now {experiment.clip}) or a smaller prune_rate (now {experiment.prune_rate:g}) in a "
+                "new run"
+            ) from error
+
+    def _summary(self, trainer: Trainer) -> dict[str, Any]:
+        """The outcome of training, measured on the best model."""
+        state, network = trainer.state, trainer.state.best
+        # Of a packed matrix the existing weights are all there is, so positions are counted by the sparsifier.
+        others = sum(parameter.numel() for parameter in trainer.model.parameters()) - sum(
+            weight.parameter.numel() for weight in trainer.sparsifier.weights
+        )
+        return {
+            **evaluate_splits(self.model(), self.experiment, trainer.corpus),
+            "unigram_perplexity": unigram_perplexity(trainer.corpus),
+            "vocabulary": len(trainer.corpus.vocabulary),
+            "best_epoch": state.best_epoch,
+            "epochs": state.epoch,
+            "steps": state.step,
+            **network,
+            "active_parameters": others + network["active_weights"],
+            "total_parameters": others + network["total_weights"],
+            "seconds": state.seconds,
+            "peak_memory_mib": peak_memory(),
+            "engine": self.experiment.engine,
+            "threads": torch.get_num_threads(),
+            "seed": self.experiment.seed,
+        }

@@ -28,7 +28,7 @@ from selfish_rnn.errors import UserError
 from selfish_rnn.files import append, clear_write_errors
 from selfish_rnn.runs.subsets import Numbers, decode_subset, encode_subset, places_of_ranks, ranks_of_places
 from selfish_rnn.topology import GateLayout, Rewiring, Topology
-from selfish_rnn.topology.topology import false_indices
+from selfish_rnn.topology.sampling import false_indices
 
 FILE = "topologies.bin"
 """The name of the file in the folder of a run."""

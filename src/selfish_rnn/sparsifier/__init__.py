@@ -1,3 +1,4 @@
+from selfish_rnn.sparsifier.base import SparseTraining
 from selfish_rnn.sparsifier.sparsifier import Sparsifier
 
-__all__ = ["Sparsifier"]
+__all__ = ["SparseTraining", "Sparsifier"]

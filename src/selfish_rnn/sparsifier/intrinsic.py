@@ -11,13 +11,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from selfish_rnn.sparsifier.hooks import Binding, held, refuse_bound
-from selfish_rnn.sparsifier.selection import choose_weights
+from selfish_rnn.sparsifier.base import SparseTraining, refuse_missing
+from selfish_rnn.sparsifier.hooks import Hooks, refuse_second_listener
+from selfish_rnn.sparsifier.selection import Selector, choose_weights
 from selfish_rnn.sparsifier.units import DescribesUnits, UnitLayer, UnitPart
-from selfish_rnn.sparsifier.weights import topology_table
-from selfish_rnn.topology import METHODS, GateLayout, Topology
+from selfish_rnn.topology import DENSE, GateLayout, Topology
 
 Model = TypeVar("Model", bound=Any)
+
+ISS = DENSE.replace(
+    name="iss",
+    reference="Wen et al.: Learning intrinsic sparse structures within long short-term memory, ICLR 2018",
+)
+"""The name and reference of the method; it is no composition of parts, its topology is dense and never rewired."""
 
 FLOOR = 1e-8
 """Added to the squared norm of every group, so that the penalty has a gradient where a group is zero."""
@@ -40,12 +46,16 @@ class PenalisedWeight:
     def count(self) -> int:
         return int(self.parameter.detach().count_nonzero())
 
+    @property
+    def size(self) -> int:
+        return self.parameter.numel()
+
     @torch.no_grad()
     def apply_threshold(self, threshold: float) -> None:
         self.parameter.masked_fill_(self.parameter.abs() < threshold, 0.0)
 
 
-class IntrinsicSparseStructures:
+class IntrinsicSparseStructures(SparseTraining):
     """Trains a dense recurrent network so that whole units die (Wen et al. 2018).
 
     Wei Wen et al., Learning intrinsic sparse structures within long short-term memory, ICLR 2018. The weights of a
@@ -55,7 +65,8 @@ class IntrinsicSparseStructures:
         λ · Σ_k √(Σ_{w in group k} w² + 10⁻⁸)
 
     and after every step of whatever ``torch.optim`` optimizer holds them, weights below ``threshold`` in magnitude
-    become zero. What a unit is, a model says in :meth:`~selfish_rnn.models.LanguageModel.unit_layers`.
+    become zero. The model says what a unit is, in its method ``unit_layers()`` (see
+    :class:`~selfish_rnn.sparsifier.units.DescribesUnits`).
 
     ::
 
@@ -67,34 +78,40 @@ class IntrinsicSparseStructures:
         smaller = shrink(model)
 
     Args:
-        model: a stacked LSTM, GRU or RNN, or a recurrent highway network.
+        model: a module with ``unit_layers()`` and ``resized()``, such as ``StackedRNN`` and
+            ``RecurrentHighwayNetwork`` of ``selfish_rnn.models``.
         strength: λ, for a loss that is a mean over words (Wen et al. sum theirs over 35 steps and take 0.00245).
         threshold: weights smaller than this become zero.
+        exclude: weights that are not counted, as for a :class:`~selfish_rnn.Sparsifier`.
 
-    It has the face of a :class:`~selfish_rnn.Sparsifier`, so that a training loop can hold either; ``weights`` are the
-    matrices a sparsifier would have, also those that are in no group and so stay dense, such as the embedding.
+    ``weights`` are the matrices a sparsifier would have, also those that are in no group and so stay dense, such as the
+    embedding.
     """
 
-    def __init__(self, model: Any, *, strength: float = 7e-5, threshold: float = 1e-4) -> None:
+    method = ISS
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        strength: float = 7e-5,
+        threshold: float = 1e-4,
+        exclude: Selector | Sequence[Selector] = (),
+    ) -> None:
         if strength < 0:
             raise ValueError(f"strength is the weight of the penalty and must not be negative, got {strength}")
         if threshold < 0:
             raise ValueError(f"threshold is a magnitude and must not be negative, got {threshold}")
-        self.method = METHODS["iss"]
         self.strength = strength
         self.threshold = threshold
         self.layers = _describing_units(model).unit_layers()
         grouped = {id(part.parameter) for layer in self.layers for part in layer.parts}
-        chosen = list(choose_weights(model, None, model.dense_parameters))
-        refuse_bound(model, {id(parameter): name for name, parameter, _ in chosen})
-        self.weights = [
+        chosen = list(choose_weights(model, None, exclude))
+        refuse_second_listener(model, {id(parameter): name for name, parameter, _ in chosen})
+        self.weights: list[PenalisedWeight] = [
             PenalisedWeight(name, parameter, gates, id(parameter) in grouped) for name, parameter, gates in chosen
         ]
-        self._binding = Binding(self, model)
-
-    def detach(self) -> None:
-        """Let go of the model: no more weights become zero, and those that are may change."""
-        self._binding.release()
+        self._hooks = Hooks(self, model)
 
     # The penalty
 
@@ -123,67 +140,18 @@ class IntrinsicSparseStructures:
 
     # Counting
 
-    @property
-    def active_weights(self) -> int:
-        """How many weights are not zero."""
-        return sum(weight.count for weight in self.weights)
-
-    @property
-    def target_weights(self) -> int:
-        """As many as there are: a penalty promises no number."""
-        return self.active_weights
-
-    @property
-    def total_weights(self) -> int:
-        """How many positions the matrices have."""
-        return sum(weight.parameter.numel() for weight in self.weights)
-
     def live_units(self) -> dict[str, int]:
         """How many units of each layer have a say in the output; :func:`shrink` keeps these, but at least one."""
         live = live_units(self.layers)
         return {layer.name: int(units.count_nonzero()) for layer, units in zip(self.layers, live, strict=True)}
 
-    # The rest of a sparsifier's face
+    def measures(self) -> dict[str, Any]:
+        return {"live_units": self.live_units()}
 
-    @property
-    def at_target(self) -> bool:
-        """There is no sparsity to come to."""
-        return True
-
-    @property
-    def last_rewired_fraction(self) -> float:
-        """Nothing is rewired."""
-        return 0.0
-
-    def rewire(self) -> None:
-        """Nothing is rewired."""
-
-    def track(self, optimizer: Optimizer) -> None:
-        """What optimizers remember is left alone: a weight that became zero may grow again."""
-
-    def dense_gradients(self) -> contextlib.AbstractContextManager[None]:
-        """All gradients are dense."""
-        return contextlib.nullcontext()
-
-    # What the binding tells
-
-    @property
-    def _parameters(self) -> list[nn.Parameter]:
-        return [weight.parameter for weight in self.weights]
-
-    def _gradient_computed(self, index: int, gradient: Tensor) -> None:
-        """Gradients are left alone."""
-
-    def _gradient_accumulated(self, index: int) -> None:
-        """Gradients are left alone."""
-
-    def _stepped(self, optimizer: Optimizer) -> None:
-        for index in held(optimizer, self._parameters):
+    def on_step(self, optimizer: Optimizer, held: Sequence[int]) -> None:
+        for index in held:
             if self.weights[index].grouped:
                 self.weights[index].apply_threshold(self.threshold)
-
-    def _loaded(self) -> None:
-        """Any weights will do."""
 
     # Saving
 
@@ -192,9 +160,7 @@ class IntrinsicSparseStructures:
         return {"strength": self.strength, "threshold": self.threshold}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        missing = sorted(self.state_dict().keys() - state.keys())
-        if missing:
-            raise ValueError(f"this is not the state of an intrinsic structure: it has no {', '.join(missing)}")
+        refuse_missing(state, ("strength", "threshold"), "intrinsic sparse structures")
         self.strength, self.threshold = state["strength"], state["threshold"]
 
     # Looking
@@ -208,10 +174,6 @@ class IntrinsicSparseStructures:
             f"IntrinsicSparseStructures(strength={self.strength:g}, threshold={self.threshold:g}, "
             f"weights={self.active_weights:,} of {self.total_weights:,}, units: {units})"
         )
-
-    def summary(self) -> str:
-        """A table of the matrices: shape, weights, density, and the density of each gate."""
-        return topology_table(self.weights)
 
 
 def squared_norms(layers: Sequence[UnitLayer]) -> list[Tensor]:
@@ -309,8 +271,8 @@ def shrink(model: Model, *, threshold: float = 0.0) -> Model:
 def _describing_units(model: Model) -> Model:
     if not isinstance(model, DescribesUnits):
         raise TypeError(
-            f"intrinsic structures need a model that describes its units, one of selfish_rnn.models; got a "
-            f"{type(model).__name__}"
+            f"intrinsic sparse structures need a model that describes its units, with unit_layers() and resized(); "
+            f"{type(model).__name__} does not"
         )
     return model
 

@@ -11,40 +11,38 @@ from torch.optim.optimizer import Optimizer
 
 from selfish_rnn.sparsifier.optimizer_state import keeps_momentum, momentum
 from selfish_rnn.sparsifier.weights import SparseWeight
+from selfish_rnn.topology.removal import Signal
 
 
-class Signals:
+class DenseScores:
     """The dense gradients or momentum a method goes by, each kept no longer than it is needed.
 
-    ``kind`` is the method's :attr:`~selfish_rnn.topology.Method.signal`. Momentum is that of the optimizer, which then
-    is kept for all positions; with an optimizer that has none it is the gradient. A gradient is collected only
+    ``signal`` is the method's :attr:`~selfish_rnn.topology.Method.signal`. Momentum is that of the optimizer, which
+    then is kept for all positions; with an optimizer that has none it is the gradient. A gradient is collected only
     inside :meth:`collecting`, or from :meth:`start` on.
     """
 
-    def __init__(self, kind: str | None, weights: Sequence[SparseWeight], optimizers: Collection[Optimizer]) -> None:
-        self.kind = kind
+    def __init__(
+        self, signal: Signal | None, weights: Sequence[SparseWeight], optimizers: Collection[Optimizer]
+    ) -> None:
+        self.signal = signal
         self._weights = weights
         self._optimizers = optimizers
 
     @property
     def by_gradient(self) -> bool:
         """Whether it is gradients that are needed."""
-        if self.kind == "momentum":
+        if self.signal == "momentum":
             return not any(map(keeps_momentum, self._optimizers))
-        return self.kind == "gradient"
+        return self.signal == "gradient"
 
     def is_momentum_of(self, optimizer: Optimizer) -> bool:
         """Whether it is the momentum of this optimizer."""
-        return self.kind == "momentum" and keeps_momentum(optimizer)
+        return self.signal == "momentum" and keeps_momentum(optimizer)
 
     def in_momentum(self) -> bool:
         """Whether gradients must stay dense to get into an optimizer's momentum; also before any optimizer is known."""
-        return self.kind == "momentum" and (not self._optimizers or any(map(keeps_momentum, self._optimizers)))
-
-    @property
-    def collected(self) -> int:
-        """Of how many matrices a gradient is held at the moment."""
-        return sum(weight.has_gradient for weight in self._weights)
+        return self.signal == "momentum" and (not self._optimizers or any(map(keeps_momentum, self._optimizers)))
 
     def start(self) -> None:
         """Collect the dense gradients of the backward passes to come, if they are needed."""
@@ -73,8 +71,8 @@ class Signals:
             return weight.collected_gradient()
         if not any(optimizer.state for optimizer in self._optimizers):
             raise RuntimeError("this method goes by the momentum of the optimizer, which has made no step yet")
-        signals = (momentum(optimizer, weight.parameter) for optimizer in self._optimizers)
-        return next((signal for signal in signals if signal is not None), torch.zeros_like(weight.parameter))
+        remembered = (momentum(optimizer, weight.parameter) for optimizer in self._optimizers)
+        return next((score for score in remembered if score is not None), torch.zeros_like(weight.parameter))
 
     def clear(self) -> None:
         """Forget the gradients: they have been used."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,18 +13,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from selfish_rnn.sparsifier.hooks import Binding, held, refuse_bound
-from selfish_rnn.sparsifier.scores import Signals
+from selfish_rnn.errors import unknown
+from selfish_rnn.sparsifier.base import SparseTraining, refuse_missing
+from selfish_rnn.sparsifier.hooks import Hooks, refuse_second_listener
+from selfish_rnn.sparsifier.scores import DenseScores
 from selfish_rnn.sparsifier.selection import Selector, choose_weights
-from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight, topology_table
-from selfish_rnn.topology import ALLOCATIONS, METHODS, SCHEDULES, SMALL_DENSE, Method, Topology, prune, rewire
-from selfish_rnn.topology.bits import pack_bits, unpack_bits
-from selfish_rnn.topology.methods import GROUP_LASSO
-from selfish_rnn.topology.removal import AdaptiveThreshold
-from selfish_rnn.topology.schedules import gradual_sparsity
+from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight
+from selfish_rnn.topology import METHODS, Method, Rewiring, Schedule, Topology, prune, rewire
+from selfish_rnn.topology.methods import find_part
+
+STATE_KEYS = ("rewirings_done", "steps_done", "last_rewired_fraction", "parts", "generator", "shapes", "masks")
 
 
-class Sparsifier:
+class Sparsifier(SparseTraining):
     """Makes the weight matrices of a model sparse and rewires them as a method says.
 
     ::
@@ -32,7 +33,7 @@ class Sparsifier:
         sparsifier = Sparsifier(model, sparsity=0.67, prune_rate=0.7, rewirings=epochs)
         for epoch in range(epochs):
             train_one_epoch(model, optimizer)      # your loop, unchanged
-            sparsifier.rewire()                    # rewire
+            sparsifier.rewire()                    # remove some weights, grow as many
 
     Binding draws a topology for every weight matrix and sets the weights outside it to zero. From then on gradients
     outside the topology are zero (so gradient clipping counts existing weights only), and weights outside it are set
@@ -42,11 +43,13 @@ class Sparsifier:
     Args:
         model: any module; parameters and ``state_dict`` keys stay as they are.
         sparsity: the fraction of zeros over all sparsified matrices, from 0 up to, not including, 1.
-        method: a :class:`~selfish_rnn.topology.Method` or the name of one in the method table.
+        method: a :class:`~selfish_rnn.topology.Method` or the name of one in the method table
+            :data:`~selfish_rnn.METHODS`.
         prune_rate: the fraction of weights rewired, at the start of the schedule.
         rewirings: how many rewirings the run will have (with ``rewire()`` once per epoch: the number of epochs); the
-            schedule takes the prune rate from ``prune_rate`` at the start to its end value at this update.
-        schedule: ``"cosine"`` (the paper), ``"linear"`` or ``"constant"``.
+            schedule takes the prune rate from ``prune_rate`` at the start to its end value at this rewiring.
+        schedule: ``"cosine"`` (the paper), ``"linear"``, ``"constant"`` or a
+            :class:`~selfish_rnn.topology.Schedule`.
         rewire_every: rewire by itself after every so many optimizer steps; then do not call :meth:`rewire`.
         include: only these weights, as patterns of names (of parameters, or of modules with all they hold) or types
             of modules. Default: all weights of torch's recurrent modules, cells, ``nn.Linear``, ``nn.Embedding`` and
@@ -57,8 +60,8 @@ class Sparsifier:
         seed: of the random positions.
 
     Save and load :meth:`state_dict` with the model's; load it before the model's, so that the weights find their
-    topology. Attributes to look at: ``weights``, ``active_weights``, ``prune_rate`` (of the next update), ``rewired``
-    (the fraction of weights the last update removed), ``rewirings_done``.
+    topology. Attributes to look at: ``weights``, ``active_weights``, ``prune_rate`` (of the next rewiring),
+    ``last_rewired_fraction``, ``rewirings_done``.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class Sparsifier:
         method: Method | str = "selfish",
         prune_rate: float = 0.5,
         rewirings: int | None = None,
-        schedule: str = "cosine",
+        schedule: Schedule | str = "cosine",
         rewire_every: int | None = None,
         include: Selector | Sequence[Selector] | None = None,
         exclude: Selector | Sequence[Selector] = (),
@@ -77,24 +80,22 @@ class Sparsifier:
         seed: int = 0,
     ) -> None:
         self.method = _method(method)
-        _check_settings(sparsity, prune_rate, rewirings, schedule, rewire_every, self.method)
+        self.schedule: Schedule = find_part("schedule", schedule)
+        _check_settings(sparsity, prune_rate, rewirings, self.schedule, rewire_every, self.method)
         self.sparsity = sparsity
         self.initial_prune_rate = prune_rate
         self.rewirings = rewirings
         self.rewire_every = rewire_every
         self.rewirings_done = 0
         self.steps_done = 0
-        self._schedule = SCHEDULES[schedule]
         self._generator = torch.Generator().manual_seed(seed)
-        self._threshold = AdaptiveThreshold()
+        self._part_state = self.method.first_state()
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._step_counter: weakref.ref[Optimizer] | None = None
-        self.last_rewired_fraction = 0.0
         chosen = list(choose_weights(model, include, exclude))
-        refuse_bound(model, {id(parameter): name for name, parameter, _ in chosen})
+        refuse_second_listener(model, {id(parameter): name for name, parameter, _ in chosen})
         self._shapes = [tuple(parameter.shape) for _, parameter, _ in chosen]
-        counts = ALLOCATIONS[self.method.allocation](self._shapes, 1 - sparsity)
-        self._final_counts = ALLOCATIONS["uniform"](self._shapes, 1 - sparsity)
+        counts = self.method.allocation.counts(self._shapes, 1 - sparsity)
         self.weights: list[SparseWeight] = []
         for (name, parameter, gates), shape, count in zip(chosen, self._shapes, counts, strict=True):
             topology = Topology.random(shape, gates, count, self._generator)
@@ -110,34 +111,29 @@ class Sparsifier:
             for name, parameter in model.named_parameters()
             if parameter.ndim > 1 and id(parameter) not in own
         ]
-        self._initial_weights = sum(counts)
-        self._stays_dense = self._initial_weights == self.total_weights and not self.method.prunes
-        self._signals = Signals(self.method.signal, self.weights, self._optimizers)
-        self._binding = Binding(self, model)
+        self._stays_dense = sum(counts) == self.total_weights and not self.method.prunes
+        self._scores = DenseScores(self.method.signal, self.weights, self._optimizers)
+        self._hooks = Hooks(self, model)
         self._await_rewiring()
 
-    def replace_weights(self, model: nn.Module, weights: Sequence[SparseWeight]) -> None:
-        """Go on with the same weights in another form: what an engine calls that stores them its own way.
+    @property
+    def sparse_weights(self) -> list[SparseWeight]:
+        return self.weights
 
-        Before any optimizer, because the parameters are other ones.
+    def replace_weights(self, model: nn.Module, weights: Sequence[SparseWeight]) -> None:
+        """Take over other objects, of the same matrices with the same topologies, in place of ``weights``.
+
+        An engine that stores weights in its own way calls this. The parameters are other ones afterwards, so no
+        optimizer may hold the old ones.
         """
         if self._optimizers:
             raise RuntimeError("the weights of a model change their form before its optimizer is made, not after")
-        self._binding.release()
+        self._hooks.release()
         self.weights[:] = weights
-        self._binding = Binding(self, model)
+        self._hooks = Hooks(self, model)
         self._await_rewiring()
 
-    def detach(self) -> None:
-        """Let go of the model: gradients and optimizers are no longer touched; the zeros stay where they are."""
-        self._binding.release()
-
     # Counting
-
-    @property
-    def active_weights(self) -> int:
-        """How many of the sparsified weights exist."""
-        return sum(weight.count for weight in self.weights)
 
     @property
     def target_weights(self) -> int:
@@ -145,34 +141,19 @@ class Sparsifier:
         return self._target_after(self.rewirings_done)
 
     def _target_after(self, rewirings: int) -> int:
-        return sum(self._pruned_counts(rewirings)) if self.method.prunes else self._initial_weights
+        return sum(self.method.counts(self._shapes, self.sparsity, rewirings, self.rewirings))
 
     @property
     def at_target(self) -> bool:
         """Whether the network is as sparse as it is to be; a method that prunes comes to that late in the run."""
-        return not self.method.prunes or self.target_weights == sum(self._final_counts)
-
-    def _pruned_counts(self, rewirings: int) -> list[int]:
-        # The last update would come after the last evaluation, so the one before it is the end of the schedule. Each
-        # matrix rounds for itself on the way down: shares of a rounded total would not always fall.
-        progress = min(rewirings / max((self.rewirings or 1) - 1, 1), 1.0)
-        density = 1 - gradual_sparsity(progress, self.sparsity)
-        return [
-            max(round(density * math.prod(shape)), final) if density > 1 - self.sparsity else final
-            for shape, final in zip(self._shapes, self._final_counts, strict=True)
-        ]
-
-    @property
-    def total_weights(self) -> int:
-        """How many positions the sparsified matrices have."""
-        return sum(weight.size for weight in self.weights)
+        return self.target_weights == self._target_after(self.rewirings or 0)
 
     @property
     def prune_rate(self) -> float:
-        """The fraction of weights the next update rewires."""
+        """The fraction of weights the next rewiring removes and grows."""
         if not self.method.rewires:
             return 0.0
-        return self._schedule(self._progress(self.rewirings_done + 1), self.initial_prune_rate)
+        return self.schedule.rate(self._progress(self.rewirings_done + 1), self.initial_prune_rate)
 
     def _progress(self, rewirings: int) -> float:
         return 0.0 if self.rewirings is None else min(rewirings / self.rewirings, 1.0)
@@ -197,18 +178,20 @@ class Sparsifier:
         self.last_rewired_fraction = 0.0
         if self.method.prunes or rate > 0:
             before = self.active_weights
-            network = [partial(weight.existing, partial(self._signals.score, weight)) for weight in self.weights]
-            if self.method.prunes:
-                rewirings = prune(network, self._pruned_counts(self.rewirings_done))
-            else:
-                rewirings = rewire(self.method, network, rate, self._generator, self._threshold)
-            optimizers = [each for each in self._optimizers if not self._signals.is_momentum_of(each)]
+            optimizers = [each for each in self._optimizers if not self._scores.is_momentum_of(each)]
             removed = 0
-            for weight, rewiring in zip(self.weights, rewirings, strict=True):
+            for weight, rewiring in zip(self.weights, self._rewirings(rate), strict=True):
                 weight.rewire(rewiring, optimizers)
                 removed += int(rewiring.removed.sum())
             self.last_rewired_fraction = removed / before
-        self._signals.clear()
+        self._scores.clear()
+
+    def _rewirings(self, rate: float) -> Iterator[Rewiring]:
+        network = [partial(weight.existing, partial(self._scores.score, weight)) for weight in self.weights]
+        if not self.method.prunes:
+            return rewire(self.method, network, rate, self._generator, self._part_state)
+        counts = self.method.counts(self._shapes, self.sparsity, self.rewirings_done, self.rewirings)
+        return prune(self.method, network, counts, self._generator)
 
     def track(self, optimizer: Optimizer) -> None:
         """Start afresh, at rewirings, what this optimizer remembers of rewired weights.
@@ -219,7 +202,7 @@ class Sparsifier:
         self._optimizers.add(optimizer)
 
     def dense_gradients(self) -> contextlib.AbstractContextManager[None]:
-        """Put the last pass before an :meth:`rewire`, forward and backward, in this block if growth goes by gradient.
+        """Put the last pass before a :meth:`rewire`, forward and backward, in this block if growth goes by gradient.
 
         ::
 
@@ -230,35 +213,21 @@ class Sparsifier:
         Only RigL, and SNFS with an optimizer without momentum, collect anything in it; with ``rewire_every`` it
         happens by itself.
         """
-        return self._signals.collecting()
+        return self._scores.collecting()
 
-    # The face it shares with IntrinsicSparseStructures
+    # What hooks tell
 
-    def penalty(self) -> Tensor | None:
-        """Nothing is added to the loss."""
-        return None
-
-    def thresholded(self) -> contextlib.AbstractContextManager[None]:
-        """What is trained is what is evaluated."""
-        return contextlib.nullcontext()
-
-    # What the binding tells
-
-    @property
-    def _parameters(self) -> list[nn.Parameter]:
-        return [weight.parameter for weight in self.weights]
-
-    def _gradient_computed(self, index: int, gradient: Tensor) -> None:
+    def on_gradient(self, index: int, gradient: Tensor) -> None:
         self.weights[index].gradient_computed(gradient)
 
-    def _gradient_accumulated(self, index: int) -> None:
-        if not self._stays_dense and not self._signals.in_momentum():
+    def on_accumulated(self, index: int) -> None:
+        if not self._stays_dense and not self._scores.in_momentum():
             self.weights[index].mask_gradient()
 
-    def _stepped(self, optimizer: Optimizer) -> None:
+    def on_step(self, optimizer: Optimizer, held: Sequence[int]) -> None:
         self.track(optimizer)
-        for index in held(optimizer, self._parameters):
-            if not self._stays_dense:
+        if not self._stays_dense:
+            for index in held:
                 self.weights[index].apply_mask()
         if self.rewire_every is not None and self._counts_steps(optimizer):
             self.steps_done += 1
@@ -269,7 +238,7 @@ class Sparsifier:
     def _await_rewiring(self) -> None:
         """If the next step is followed by a rewiring by itself, its gradients may be needed."""
         if self.rewire_every is not None and (self.steps_done + 1) % self.rewire_every == 0:
-            self._signals.start()
+            self._scores.start()
 
     def _counts_steps(self, optimizer: Optimizer) -> bool:
         """With several optimizers the first one's steps are counted, so that an iteration counts once."""
@@ -277,7 +246,7 @@ class Sparsifier:
             self._step_counter = weakref.ref(optimizer)
         return self._step_counter() is optimizer
 
-    def _loaded(self) -> None:
+    def on_load(self) -> None:
         if any(weight.has_weights_outside() for weight in self.weights):
             raise RuntimeError(
                 "the loaded weights do not lie in the sparsifier's topology, the next step would delete them: load the "
@@ -292,17 +261,19 @@ class Sparsifier:
             "rewirings_done": self.rewirings_done,
             "steps_done": self.steps_done,
             "last_rewired_fraction": self.last_rewired_fraction,
-            "threshold": self._threshold.value,
+            "parts": dict(self._part_state),
             "generator": self._generator.get_state(),
             "shapes": {weight.name: list(weight.shape) for weight in self.weights},
-            "masks": {weight.name: pack_bits(weight.topology.to_mask()) for weight in self.weights},
+            "masks": {weight.name: weight.topology.to_bits() for weight in self.weights},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a saved topology; it must be of the same matrices with the same number of weights."""
-        missing = sorted(self.state_dict().keys() - state.keys())
-        if missing:
-            raise ValueError(f"this is not the state of a sparsifier: it has no {', '.join(missing)}")
+        refuse_missing(state, STATE_KEYS, "a sparsifier")
+        if state["parts"].keys() != self._part_state.keys():
+            raise ValueError(
+                f"the saved state is of another method than {self.method.name!r}: its parts keep other things"
+            )
         topologies = self._fitting_topologies(state)
         count = sum(topology.count for topology in topologies)
         promised = self._target_after(state["rewirings_done"])
@@ -313,7 +284,7 @@ class Sparsifier:
         self.rewirings_done = state["rewirings_done"]
         self.steps_done = state["steps_done"]
         self.last_rewired_fraction = state["last_rewired_fraction"]
-        self._threshold.value = state["threshold"]
+        self._part_state = dict(state["parts"])
         self._generator.set_state(state["generator"].to(torch.uint8))
         self._await_rewiring()
 
@@ -328,9 +299,7 @@ class Sparsifier:
                     f"{weight.name}: the saved topology is of shape {tuple(shapes[weight.name])}, "
                     f"the matrix of shape {weight.shape}"
                 )
-        return [
-            Topology.from_mask(unpack_bits(masks[weight.name], weight.shape), weight.gates) for weight in self.weights
-        ]
+        return [Topology.from_bits(masks[weight.name], weight.shape, weight.gates) for weight in self.weights]
 
     # Looking
 
@@ -343,29 +312,23 @@ class Sparsifier:
     def summary(self) -> str:
         """A table of the sparsified matrices (shape, weights, density, density of each gate), and what stays dense."""
         dense = ", ".join(f"{name} ({size:,})" for name, size in self._left_dense)
-        return topology_table(self.weights) + (f"\nleft dense: {dense}" if dense else "")
+        return super().summary() + (f"\nleft dense: {dense}" if dense else "")
 
     def __reduce__(self) -> Any:
         raise TypeError("a sparsifier is bound to its model and cannot be copied or pickled: save its state_dict()")
 
 
 def _method(method: Method | str) -> Method:
-    if isinstance(method, str):
-        if method not in METHODS:
-            raise ValueError(f"unknown method {method!r}; known are {', '.join(METHODS)}")
-        method = METHODS[method]
-    if method.name == SMALL_DENSE.name:
-        raise ValueError("method 'small-dense' is a smaller model: make it smaller and use method 'dense'")
-    if method.removal == GROUP_LASSO:
-        raise ValueError(f"method {method.name!r} removes by a penalty in the loss: use IntrinsicSparseStructures")
-    return method
+    if isinstance(method, str) and method not in METHODS:
+        raise ValueError(unknown("method", method, METHODS))
+    return METHODS[method] if isinstance(method, str) else method
 
 
 def _check_settings(
     sparsity: float,
     prune_rate: float,
     rewirings: int | None,
-    schedule: str,
+    schedule: Schedule,
     rewire_every: int | None,
     method: Method,
 ) -> None:
@@ -373,14 +336,12 @@ def _check_settings(
         raise ValueError(f"sparsity is the fraction of zeros, from 0 up to, not including, 1; got {sparsity}")
     if not 0 <= prune_rate <= 1:
         raise ValueError(f"prune_rate is the fraction of weights rewired, from 0 to 1; got {prune_rate}")
-    if schedule not in SCHEDULES:
-        raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}; got {schedule!r}")
     if rewirings is not None and (not isinstance(rewirings, int) or rewirings < 1):
         raise ValueError(f"rewirings is the number of rewirings in the run, at least 1; got {rewirings}")
     if rewire_every is not None and rewire_every < 1:
         raise ValueError(f"rewire_every is a number of optimizer steps, at least 1; got {rewire_every}")
-    if rewirings is None and (method.prunes or (method.rewires and schedule != "constant")):
+    if rewirings is None and (method.prunes or (method.rewires and schedule.decays)):
         raise ValueError(
-            f"method {method.name!r} with a {schedule} schedule needs rewirings=, the number of rewirings in the run "
-            "(the number of epochs if you call rewire() after each)"
+            f"method {method.name!r} with a {schedule.name} schedule needs rewirings=, the number of rewirings in the "
+            "run (the number of epochs if you call rewire() after each)"
         )

@@ -42,8 +42,6 @@ class UnitLayer:
 class DescribesUnits(Protocol):
     """A model that says what its units are, and can be made again with fewer of them."""
 
-    dense_parameters: tuple[str, ...]
-
     def unit_layers(self) -> list[UnitLayer]: ...
 
     def resized(self, sizes: Sequence[int]) -> Any: ...

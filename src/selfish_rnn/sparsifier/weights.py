@@ -15,13 +15,20 @@ from selfish_rnn.sparsifier.optimizer_state import fill_, reset_state
 from selfish_rnn.topology import ActiveWeights, GateLayout, Rewiring, Topology
 
 
-class HasTopology(Protocol):
-    """Anything with a name and a topology."""
+class TrainedWeight(Protocol):
+    """One weight matrix whose zeros are counted."""
 
     name: str
+    parameter: nn.Parameter
 
     @property
     def topology(self) -> Topology: ...
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
 
 
 class SparseWeight(abc.ABC):
@@ -206,7 +213,7 @@ def _at(tensor: Tensor, topology: Topology) -> Tensor:
     return tensor.to_dense().flatten().cpu()[topology.positions]
 
 
-def topology_table(weights: Sequence[HasTopology]) -> str:
+def topology_table(weights: Sequence[TrainedWeight]) -> str:
     """Matrices with shape, weights, density, and the density of each gate.
 
     ::

@@ -1,52 +1,64 @@
 """Which weights exist, and how that changes: pure functions on tensors.
 
 A :class:`Topology` is the set of existing positions of one matrix, its rows divided into gates by a
-:class:`GateLayout`. A :class:`Method` names the parts that make a topology and change it: allocation, removal,
-redistribution and growth; :func:`rewire` puts them together.
+:class:`GateLayout`. A :class:`Method` is composed of the parts that make a topology and change it, allocation, removal,
+redistribution and growth; :func:`rewire` puts them to work.
 """
 
-from selfish_rnn.topology.allocation import ALLOCATIONS, budget
+from selfish_rnn.topology.allocation import ALLOCATIONS, Allocation, budget
 from selfish_rnn.topology.gates import GateLayout
+from selfish_rnn.topology.growth import GROWTHS, Growth
 from selfish_rnn.topology.methods import (
     DENSE,
     DSR,
     GMP,
-    ISS,
     METHODS,
     RIGL,
     SELFISH,
     SET,
-    SMALL_DENSE,
     SNFS,
     STATIC,
     STATIC_ER,
     Method,
+    register,
+    register_method,
 )
-from selfish_rnn.topology.rewiring import ActiveWeights, Rewiring, prune, rewire
-from selfish_rnn.topology.schedules import SCHEDULES
-from selfish_rnn.topology.topology import Topology
+from selfish_rnn.topology.redistribution import REDISTRIBUTIONS, Redistribution
+from selfish_rnn.topology.removal import REMOVALS, Removal
+from selfish_rnn.topology.rewiring import Rewiring, prune, rewire
+from selfish_rnn.topology.schedules import SCHEDULES, Pruning, Schedule
+from selfish_rnn.topology.topology import ActiveWeights, Topology
 
 __all__ = [
     "ALLOCATIONS",
     "DENSE",
     "DSR",
     "GMP",
-    "ISS",
+    "GROWTHS",
     "METHODS",
+    "REDISTRIBUTIONS",
+    "REMOVALS",
     "RIGL",
     "SCHEDULES",
     "SELFISH",
     "SET",
-    "SMALL_DENSE",
     "SNFS",
     "STATIC",
     "STATIC_ER",
     "ActiveWeights",
+    "Allocation",
     "GateLayout",
+    "Growth",
     "Method",
+    "Pruning",
+    "Redistribution",
+    "Removal",
     "Rewiring",
+    "Schedule",
     "Topology",
     "budget",
     "prune",
+    "register",
+    "register_method",
     "rewire",
 ]

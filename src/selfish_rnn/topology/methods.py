@@ -1,31 +1,65 @@
-"""Methods as data: the paper's Table 1, each a composition of named parts."""
+"""Methods as data: the paper's Table 1, each a composition of parts."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from selfish_rnn.topology.allocation import ALLOCATIONS
-from selfish_rnn.topology.growth import GROWTHS
-from selfish_rnn.topology.redistribution import LAYER_REDISTRIBUTIONS, REDISTRIBUTIONS
-from selfish_rnn.topology.removal import NETWORK_REMOVALS, REMOVALS, Pool
+from selfish_rnn.errors import unknown
+from selfish_rnn.topology.allocation import ALLOCATIONS, Allocation, Shape
+from selfish_rnn.topology.growth import GROWTHS, Growth
+from selfish_rnn.topology.redistribution import REDISTRIBUTIONS, Redistribution
+from selfish_rnn.topology.removal import POOLS, REMOVALS, Pool, Removal, Signal
+from selfish_rnn.topology.schedules import PRUNINGS, SCHEDULES, Pruning, Schedule
 
-NEED_MOMENTUM = ("magnitude-sparing-dense", "layers-by-momentum", "momentum")
-"""Parts that go by the momentum of weights, or their gradient where the optimizer has no momentum."""
+Part = Allocation | Removal | Redistribution | Growth | Pruning | Schedule
+AnyPart = TypeVar("AnyPart", bound=Part)
 
-GROUP_LASSO = "group-lasso"
-"""Removal by a penalty in the loss instead of by choice: see :class:`selfish_rnn.IntrinsicSparseStructures`."""
+_TABLES: dict[str, tuple[type, dict[str, Any]]] = {
+    "allocation": (Allocation, ALLOCATIONS),
+    "removal": (Removal, REMOVALS),
+    "pool": (str, dict(zip(POOLS, POOLS, strict=True))),
+    "redistribution": (Redistribution, REDISTRIBUTIONS),
+    "growth": (Growth, GROWTHS),
+    "pruning": (Pruning, PRUNINGS),
+    "schedule": (Schedule, SCHEDULES),
+}
+
+METHOD_PARTS = ("allocation", "removal", "pool", "redistribution", "growth", "pruning")
+OPTIONAL_PARTS = ("removal", "growth", "pruning")
+"""Parts a method can be without."""
 
 
-def known_parts() -> dict[str, tuple[str | None, ...]]:
-    """The parts of a method and what each can be, with what was added to the tables of parts."""
-    return {
-        "allocation": tuple(ALLOCATIONS),
-        "removal": (*REMOVALS, *NETWORK_REMOVALS, GROUP_LASSO, None),
-        "pool": ("gate", "matrix", "network"),
-        "redistribution": (*REDISTRIBUTIONS, *LAYER_REDISTRIBUTIONS),
-        "growth": (*GROWTHS, None),
-    }
+def register(part: AnyPart) -> AnyPart:
+    """Give a part of your own a name that configurations and :meth:`Method.replace` know; the last of a name counts.
+
+    >>> keep_all = register(Removal("nothing", lambda values, rate: torch.zeros(len(values), dtype=torch.bool)))
+    >>> SELFISH.replace(removal="nothing").removal is keep_all
+    True
+    """
+    for kind, table in _TABLES.values():
+        if isinstance(part, kind) and kind is not str:
+            table[part.name] = part
+            return part
+    raise TypeError(f"a part is an Allocation, Removal, Redistribution, Growth, Pruning or Schedule, not {part!r}")
+
+
+def registered_names(kind: str) -> list[str]:
+    """The names of all parts of a kind, also of those that were registered."""
+    return list(_TABLES[kind][1])
+
+
+def find_part(kind: str, part: Any) -> Any:
+    """A part itself, given it or its name."""
+    of_kind, table = _TABLES[kind]
+    if isinstance(part, str):
+        if part in table:
+            return table[part]
+    elif isinstance(part, of_kind) or (part is None and kind in OPTIONAL_PARTS):
+        return part
+    raise ValueError(unknown(kind, part, [*table, *(["none"] if kind in OPTIONAL_PARTS else [])]))
 
 
 @dataclass(frozen=True)
@@ -34,7 +68,8 @@ class Method:
 
     ``allocation`` divides the budget over the matrices, ``removal`` marks the weights of each ``pool`` that go,
     ``redistribution`` says who grows how many of the freed weights and ``growth`` where. ``removal=None`` keeps the
-    topology as it started, ``growth=None`` only prunes. A new method is an old one with a part replaced:
+    topology as it started; ``growth=None`` lets weights go for good, when ``pruning`` says. Each part is an object or
+    the name of a registered one. A new method is an old one with a part replaced:
 
     >>> SELFISH.replace(name="without cell gate redistribution", pool="gate", redistribution="gate").pool
     'gate'
@@ -42,32 +77,51 @@ class Method:
 
     name: str
     reference: str
-    allocation: str = "uniform"
-    removal: str | None = None
+    allocation: Allocation = ALLOCATIONS["uniform"]
+    removal: Removal | None = None
     pool: Pool = "matrix"
-    redistribution: str = "matrix"
-    growth: str | None = "random"
+    redistribution: Redistribution = REDISTRIBUTIONS["matrix"]
+    growth: Growth | None = GROWTHS["random"]
+    pruning: Pruning | None = None
     own_optimizer: bool = False
 
     def __post_init__(self) -> None:
-        for part, known in known_parts().items():
-            value = getattr(self, part)
-            if value not in known:
-                raise ValueError(f"method {self.name!r}: {part} must be one of {list(known)}, got {value!r}")
-        if problem := self._problem():
-            raise ValueError(f"method {self.name!r}: {problem}")
+        try:
+            for kind in METHOD_PARTS:
+                object.__setattr__(self, kind, find_part(kind, getattr(self, kind)))
+            self._check()
+        except ValueError as error:
+            raise ValueError(f"method {self.name!r}: {error}") from None
 
-    def _problem(self) -> str | None:
-        """Parts that do not go together, rather than parts that are silently not used."""
-        if self.prunes and (self.allocation, self.removal, self.pool) != ("dense", "magnitude", "matrix"):
-            return "without growth it only prunes: allocation must be dense, removal magnitude and pool matrix"
-        if self.removal == "threshold" and self.pool != "network":
-            return "removal by threshold is over the whole network: pool must be network"
-        if self.removal == "magnitude-sparing-dense" and self.pool != "matrix":
-            return "removal that spares dense matrices is per matrix: pool must be matrix"
-        if self.growth == "gradient" and self.signal == "momentum":
-            return "growth by gradient does not go with parts that go by momentum; use growth momentum"
-        return None
+    def _check(self) -> None:
+        """Refuse parts that do not go together, rather than silently not use one."""
+        if self.pruning and not self.prunes:
+            raise ValueError(
+                f"pruning {self.pruning.name} lets weights go for good: growth must be none, and not removal"
+            )
+        if self.removal is None:
+            return
+        if self.prunes and not (
+            self.allocation.dense and self.removal.can_prune and self.pool == "matrix" and self.pruning
+        ):
+            able = ", ".join(name for name, part in REMOVALS.items() if part.can_prune)
+            raise ValueError(
+                f"without growth it only prunes: allocation must be dense, removal one of {able}, pool matrix and "
+                f"pruning one of {', '.join(PRUNINGS)}"
+            )
+        if self.pool not in self.removal.pools:
+            pools = " or ".join(self.removal.pools)
+            raise ValueError(f"removal {self.removal.name} does not work on each {self.pool}: pool must be {pools}")
+        signals = {kind: part.signal for kind, part in self._choosing().items() if part.signal}
+        if len(set(signals.values())) > 1:
+            said = ", ".join(f"{kind} by {signal}" for kind, signal in signals.items())
+            raise ValueError(f"its parts go by different signals ({said}): use parts that go by the same")
+
+    def _choosing(self) -> dict[str, Removal | Redistribution | Growth]:
+        """The parts at work in a rewiring."""
+        if self.removal is None or self.growth is None:
+            return {}
+        return {"removal": self.removal, "redistribution": self.redistribution, "growth": self.growth}
 
     @property
     def rewires(self) -> bool:
@@ -77,38 +131,69 @@ class Method:
     @property
     def prunes(self) -> bool:
         """Whether weights are removed for good, until the sparsity is reached."""
-        return self.removal in REMOVALS and self.growth is None
+        return self.removal is not None and self.growth is None
 
     @property
-    def signal(self) -> str | None:
-        """What a rewiring goes by besides the weights: ``"gradient"``, ``"momentum"`` or nothing.
+    def stays_dense(self) -> bool:
+        """Whether every weight exists from the first step to the last."""
+        return self.allocation.dense and not self.prunes
 
-        It is that of the whole matrix, also of weights that do not exist.
-        """
-        if not self.rewires or self.growth is None:
-            return None
-        if {self.removal, self.redistribution, self.growth} & set(NEED_MOMENTUM):
-            return "momentum"
-        return GROWTHS[self.growth].signal
+    @property
+    def signal(self) -> Signal | None:
+        """What a rewiring goes by besides the existing weights, as its parts say."""
+        return next((part.signal for part in self._choosing().values() if part.signal), None)
 
     @property
     def sparse_backward(self) -> bool:
         """Whether nothing is ever computed or stored for weights that do not exist."""
-        return self.allocation != "dense" and self.signal is None
+        return not self.allocation.dense and self.signal is None
 
-    def replace(self, **parts: str | None) -> Method:
-        """A copy with some parts replaced."""
-        return dataclasses.replace(self, **parts)  # type: ignore[arg-type]
+    def counts(self, shapes: Sequence[Shape], sparsity: float, done: int, planned: int | None) -> list[int]:
+        """How many weights each matrix is to have after ``done`` of the ``planned`` rewirings.
+
+        Where weights move between matrices, only the sum is as promised.
+        """
+        if self.pruning is None:
+            return self.allocation.counts(shapes, 1 - sparsity)
+        return self.pruning.counts(shapes, sparsity, done, planned or 1)
+
+    def first_state(self) -> dict[str, Any]:
+        """What the parts keep from one rewiring to the next, before the first: JSON values by kind of part."""
+        return {} if self.removal is None or self.removal.state is None else {"removal": self.removal.state}
+
+    def part_names(self) -> dict[str, str | None]:
+        """The name of every part, nothing for one the method is without."""
+        parts = {kind: getattr(self, kind) for kind in METHOD_PARTS}
+        return {kind: getattr(part, "name", part) for kind, part in parts.items()}
+
+    def replace(self, **parts: Any) -> Method:
+        """A copy with some parts replaced, given as objects or by name."""
+        return dataclasses.replace(self, **parts)
 
 
-SELFISH = Method(
+def register_method(method: Method) -> Method:
+    """Put a method of your own into the method table, and parts of its own into theirs, by their names."""
+    METHODS[method.name] = method
+    for kind, name in method.part_names().items():
+        if name is not None:
+            _TABLES[kind][1].setdefault(name, getattr(method, kind))
+    return method
+
+
+STATIC = Method(
+    name="static",
+    reference="Mocanu et al.: A topological insight into restricted Boltzmann machines, Machine Learning 2016",
+)
+STATIC_ER = STATIC.replace(name="static-er", allocation="er")
+DENSE = STATIC.replace(name="dense", reference="the network itself", allocation="dense")
+SELFISH = STATIC.replace(
     name="selfish",
     reference="Liu, Mocanu, Pei, Pechenizkiy: Selfish Sparse RNN Training, ICML 2021",
     removal="magnitude",
     redistribution="gates-equal",
     own_optimizer=True,
 )
-SET = Method(
+SET = STATIC.replace(
     name="set",
     reference="Mocanu et al.: Scalable training of artificial neural networks with adaptive sparse connectivity, "
     "Nature Communications 2018; per gate as in Liu et al. 2019",
@@ -117,7 +202,7 @@ SET = Method(
     pool="gate",
     redistribution="gate",
 )
-DSR = Method(
+DSR = STATIC.replace(
     name="dsr",
     reference="Mostafa, Wang: Parameter efficient training of deep convolutional neural networks by dynamic sparse "
     "reparameterization, ICML 2019",
@@ -126,49 +211,28 @@ DSR = Method(
     redistribution="layers-by-survivors",
     growth="random-elsewhere",
 )
-SNFS = Method(
+SNFS = STATIC.replace(
     name="snfs",
     reference="Dettmers, Zettlemoyer: Sparse networks from scratch, 2019",
     removal="magnitude-sparing-dense",
     redistribution="layers-by-momentum",
     growth="momentum",
 )
-RIGL = Method(
+RIGL = STATIC.replace(
     name="rigl",
     reference="Evci, Gale, Menick, Castro, Elsen: Rigging the lottery, ICML 2020",
     allocation="erk",
     removal="magnitude",
     growth="gradient",
 )
-GMP = Method(
+GMP = STATIC.replace(
     name="gmp",
     reference="Zhu, Gupta: To prune, or not to prune, 2017",
     allocation="dense",
     removal="magnitude",
     growth=None,
-)
-ISS = Method(
-    name="iss",
-    reference="Wen et al.: Learning intrinsic sparse structures within long short-term memory, ICLR 2018",
-    allocation="dense",
-    removal=GROUP_LASSO,
-    growth=None,
-)
-STATIC = Method(
-    name="static",
-    reference="Mocanu et al.: A topological insight into restricted Boltzmann machines, Machine Learning 2016",
-)
-STATIC_ER = STATIC.replace(name="static-er", allocation="er")
-DENSE = Method(
-    name="dense",
-    reference="the network itself",
-    allocation="dense",
-)
-SMALL_DENSE = DENSE.replace(
-    name="small-dense", reference="a dense network of the same kind with as many weights as the sparse one"
+    pruning="gradual",
 )
 
-METHODS: dict[str, Method] = {
-    method.name: method for method in (SELFISH, SET, DSR, SNFS, RIGL, GMP, ISS, STATIC, STATIC_ER, DENSE, SMALL_DENSE)
-}
+METHODS = {method.name: method for method in (SELFISH, SET, DSR, SNFS, RIGL, GMP, STATIC, STATIC_ER, DENSE)}
 """The method table."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from selfish_rnn.topology.apportionment import apportion
+from selfish_rnn.topology.allocation import apportion
+from selfish_rnn.topology.removal import Signal
 from selfish_rnn.topology.topology import Span, Topology
 
 
@@ -45,17 +46,38 @@ class AfterRemoval:
 class MatrixCounts:
     """The numbers of a matrix after removal: weights ``kept`` and ``freed``, and ``room`` for new ones.
 
-    ``momentum`` is the mean magnitude of the momentum of the weights before removal.
+    ``score`` is the mean magnitude, over the weights before removal, of the signal the redistribution asks for.
     """
 
     kept: int
     freed: int
     room: int
-    momentum: float | None = None
+    score: float | None = None
 
 
 Quota = tuple[Span, int]
 """How many weights grow in a span."""
+
+
+@dataclass(frozen=True)
+class Redistribution:
+    """A way to divide what removal has freed, in one of two places.
+
+    ``quotas(freed)`` says how many weights grow in which span of a matrix, as many as the matrix has lost;
+    ``counts(matrices)`` says how many grow in each matrix of the network, anywhere in it. A redistribution over the
+    network may ask for a ``signal``, whose mean magnitude is then the score of each matrix.
+    """
+
+    name: str
+    quotas: Callable[[AfterRemoval], list[Quota]] | None = None
+    counts: Callable[[Sequence[MatrixCounts]], list[int]] | None = None
+    signal: Signal | None = None
+
+    def __post_init__(self) -> None:
+        if (self.quotas is None) == (self.counts is None):
+            raise ValueError(f"redistribution {self.name!r} needs either quotas, in a matrix, or counts, of matrices")
+        if self.signal is not None and self.counts is None:
+            raise ValueError(f"redistribution {self.name!r}: only counts, of matrices, can go by a signal")
 
 
 def same_matrix(freed: AfterRemoval) -> list[Quota]:
@@ -109,16 +131,6 @@ def _by_share(freed: AfterRemoval, shares: Sequence[float]) -> list[Quota]:
     return list(zip(spans, counts, strict=True))
 
 
-REDISTRIBUTIONS: dict[str, Callable[[AfterRemoval], list[Quota]]] = {
-    "matrix": same_matrix,
-    "gate": same_gate,
-    "gates-equal": equal_gates,
-    "gates-by-magnitude": gates_by_magnitude,
-    "gates-by-gradient": gates_by_gradient,
-}
-"""Redistributions inside a matrix."""
-
-
 def layers_by_survivors(network: Sequence[MatrixCounts]) -> list[int]:
     """Every matrix grows in proportion to the weights it kept (DSR, Mostafa & Wang 2019)."""
     return _over_layers(network, [float(layer.kept) for layer in network], fill=1.0)
@@ -129,9 +141,7 @@ def layers_by_momentum(network: Sequence[MatrixCounts]) -> list[int]:
 
     No matrix is filled beyond 99 % of its room.
     """
-    if any(layer.momentum is None for layer in network):
-        raise ValueError("redistribution by momentum needs the momentum of the weights, or their gradient")
-    return _over_layers(network, [layer.momentum or 0.0 for layer in network], fill=0.99)
+    return _over_layers(network, [layer.score or 0.0 for layer in network], fill=0.99)
 
 
 def _over_layers(network: Sequence[MatrixCounts], shares: Sequence[float], fill: float) -> list[int]:
@@ -141,8 +151,15 @@ def _over_layers(network: Sequence[MatrixCounts], shares: Sequence[float], fill:
     return apportion(total, shares, capacities if sum(capacities) >= total else rooms)
 
 
-LAYER_REDISTRIBUTIONS: dict[str, Callable[[Sequence[MatrixCounts]], list[int]]] = {
-    "layers-by-survivors": layers_by_survivors,
-    "layers-by-momentum": layers_by_momentum,
+REDISTRIBUTIONS = {
+    part.name: part
+    for part in (
+        Redistribution("matrix", same_matrix),
+        Redistribution("gate", same_gate),
+        Redistribution("gates-equal", equal_gates),
+        Redistribution("gates-by-magnitude", gates_by_magnitude),
+        Redistribution("gates-by-gradient", gates_by_gradient),
+        Redistribution("layers-by-survivors", counts=layers_by_survivors),
+        Redistribution("layers-by-momentum", counts=layers_by_momentum, signal="momentum"),
+    )
 }
-"""Redistributions over all matrices: how many weights each grows, anywhere in it."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -14,6 +14,53 @@ from selfish_rnn.topology.topology import Topology, as_float
 
 Pool = Literal["gate", "matrix", "network"]
 """Among which weights the smallest are looked for: each gate apart, a whole matrix, or all layers together."""
+
+POOLS: tuple[Pool, ...] = get_args(Pool)
+
+Signal = Literal["gradient", "momentum"]
+"""What a part goes by besides the weights that exist: the gradient or momentum of all positions of a matrix.
+
+Momentum is that of the optimizer, or the gradient where the optimizer has none.
+"""
+
+
+@dataclass(frozen=True)
+class Removal:
+    """A way to choose the weights that go: ``mark(values, rate)`` marks ``round(rate * n)`` of the n weights of a pool.
+
+    >>> Removal("largest", lambda values, rate: by_magnitude(1 / values, rate)).pools
+    ('gate', 'matrix', 'network')
+
+    The other fields say what else it needs:
+
+    - ``pools``: the pools it works on.
+    - ``random``: ``mark`` is also given a ``generator=``.
+    - ``state``: what it keeps from one rewiring to the next, at the first one; a JSON value. ``mark`` is also given
+      ``state=``, and ``adapt(state, rate, removed, existing)`` makes the next one of the numbers of weights.
+    - ``elementwise``: it judges each weight by itself, so how many go is not exactly what the rate says.
+    - ``rates(densities, scores, rate)``: a rate for every matrix, from the mean magnitude of its ``signal``.
+    """
+
+    name: str
+    mark: Callable[..., Tensor]
+    pools: tuple[Pool, ...] = POOLS
+    random: bool = False
+    state: Any = None
+    adapt: Callable[[Any, float, int, int], Any] | None = None
+    elementwise: bool = False
+    rates: Callable[[Sequence[float], Sequence[float], float], list[float]] | None = None
+    signal: Signal | None = None
+
+    def __post_init__(self) -> None:
+        if (self.state is None) != (self.adapt is None):
+            raise ValueError(f"removal {self.name!r}: state and adapt are given together or not at all")
+        if self.rates is not None and (self.signal is None or "network" in self.pools):
+            raise ValueError(f"removal {self.name!r}: rates need a signal, and pools that lie in one matrix")
+
+    @property
+    def can_prune(self) -> bool:
+        """Whether it can also take weights for good: then exactly as many must go as the rate says."""
+        return self.rates is None and self.state is None and not self.elementwise
 
 
 def by_magnitude(values: Tensor, rate: float) -> Tensor:
@@ -54,74 +101,66 @@ def _smallest(values: Tensor, count: int) -> Tensor:
     return torch.from_numpy(removed)
 
 
-REMOVALS: dict[str, Callable[[Tensor, float], Tensor]] = {"magnitude": by_magnitude, "signed": signed}
-"""Criteria that take the fraction that goes of any pool of weights."""
-
-NETWORK_REMOVALS = ("threshold", "magnitude-sparing-dense")
-"""Removals that look at all matrices together: :class:`AdaptiveThreshold` and :func:`sparing_rates`."""
+def below(values: Tensor, rate: float, state: float) -> Tensor:
+    """Mark the weights below the threshold ``state``, for the removal of DSR (Mostafa & Wang 2019)."""
+    return values.abs() < state
 
 
-def remove(
-    topologies: Sequence[Topology], values: Sequence[Tensor], criterion: str, pool: Pool, rate: float
-) -> list[Tensor]:
-    """Mark the weights that go, per matrix as bools along ``Topology.positions``.
-
-    ``values`` are the existing weights in the same order. Every matrix keeps at least one weight.
-    """
-    choose = REMOVALS[criterion]
-    weights = [as_float(value).cpu() for value in values]
-    if pool == "network":
-        removed = list(torch.split(choose(torch.cat(weights), rate), [len(weight) for weight in weights]))
-    elif pool == "matrix":
-        removed = [choose(weight, rate) for weight in weights]
-    else:
-        removed = [
-            torch.cat([choose(weight[topology.within(span)], rate) for _, span in topology.gate_spans()])
-            for topology, weight in zip(topologies, weights, strict=True)
-        ]
-    return _one_stays(removed, weights)
+def halved_or_doubled(threshold: float, rate: float, removed: int, existing: int) -> float:
+    """The next threshold of DSR: half if more than 1.1 times too many weights went, double if less than 0.9 times."""
+    target = rate * existing
+    if removed > 1.1 * target:
+        return threshold / 2
+    return threshold * 2 if removed < 0.9 * target else threshold
 
 
-def _one_stays(removed: list[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
-    for marks, weight in zip(removed, weights, strict=True):
-        if len(marks) and bool(marks.all()):
-            marks[weight.abs().argmax()] = False
-    return removed
-
-
-@dataclass
-class AdaptiveThreshold:
-    """The removal of DSR (Mostafa & Wang 2019): weights below one threshold for the whole network.
-
-    The threshold follows the number of weights that are to go: more than 1.1 times too many and it is halved, less
-    than 0.9 times and it is doubled, for the next time.
-    """
-
-    value: float = 1e-3
-
-    def remove(self, values: Iterable[Tensor], rate: float) -> list[Tensor]:
-        """Mark the weights below the threshold, per matrix; every matrix keeps at least one."""
-        removed: list[Tensor] = []
-        for value in values:
-            weight = as_float(value).cpu()
-            removed += _one_stays([weight.abs() < self.value], [weight])
-        target = rate * sum(map(len, removed))
-        count = sum(int(marks.sum()) for marks in removed)
-        if count > 1.1 * target:
-            self.value /= 2
-        elif count < 0.9 * target:
-            self.value *= 2
-        return removed
-
-
-def sparing_rates(topologies: Sequence[Topology], shares: Sequence[float], rate: float) -> list[float]:
+def sparing_rates(densities: Sequence[float], scores: Sequence[float], rate: float) -> list[float]:
     """The fraction each matrix loses in SNFS (Dettmers & Zettlemoyer 2019).
 
     ``rate``, but a matrix that is less than 20 % sparse and gets more than an even share of the regrowth loses at most
     its sparsity: it would only regrow what it lost.
     """
-    even = sum(shares) / max(len(shares), 1)
+    even = sum(scores) / max(len(scores), 1)
     return [
-        min(1 - topology.density, rate) if topology.density > 0.8 and share > even else rate
-        for topology, share in zip(topologies, shares, strict=True)
+        min(1 - density, rate) if density > 0.8 and score > even else rate
+        for density, score in zip(densities, scores, strict=True)
     ]
+
+
+def remove(removal: Removal, topology: Topology, values: Tensor, pool: Pool, rate: float, **needs: Any) -> Tensor:
+    """Mark the weights of a matrix that go, as bools along ``Topology.positions``; at least one stays.
+
+    ``values`` are the existing weights in the same order, ``needs`` the ``generator`` and ``state`` that the removal
+    asks for.
+    """
+    weights = as_float(values).cpu()
+    if pool == "gate":
+        gates = [weights[topology.within(span)] for _, span in topology.gate_spans()]
+        removed = torch.cat([removal.mark(gate, rate, **needs) for gate in gates])
+    else:
+        removed = removal.mark(weights, rate, **needs)
+    return _one_stays(removed, weights)
+
+
+def remove_over_network(removal: Removal, values: Sequence[Tensor], rate: float, **needs: Any) -> list[Tensor]:
+    """Mark the weights of all matrices that go, chosen among all together; at least one of every matrix stays."""
+    weights = [as_float(value).cpu() for value in values]
+    removed = torch.split(removal.mark(torch.cat(weights), rate, **needs), [len(weight) for weight in weights])
+    return [_one_stays(marks, weight) for marks, weight in zip(removed, weights, strict=True)]
+
+
+def _one_stays(removed: Tensor, weights: Tensor) -> Tensor:
+    if len(removed) and bool(removed.all()):
+        removed[weights.abs().argmax()] = False
+    return removed
+
+
+REMOVALS = {
+    part.name: part
+    for part in (
+        Removal("magnitude", by_magnitude),
+        Removal("signed", signed),
+        Removal("threshold", below, ("network",), state=1e-3, adapt=halved_or_doubled, elementwise=True),
+        Removal("magnitude-sparing-dense", by_magnitude, ("matrix",), rates=sparing_rates, signal="momentum"),
+    )
+}

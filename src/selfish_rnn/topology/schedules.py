@@ -1,9 +1,46 @@
-"""Schedules of the prune rate over a run; ``progress`` goes from 0 at its start to 1 at its end."""
+"""Schedules of the prune rate, and of the sparsity where weights go for good, over a run.
+
+``progress`` goes from 0 at the start of the run to 1 at its end.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from selfish_rnn.topology.allocation import Shape, uniform
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The prune rate over a run: ``rate(progress, initial)``; one that decays needs to know how long the run is."""
+
+    name: str
+    rate: Callable[[float, float], float]
+    decays: bool = True
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """The sparsity over a run in which weights go for good: ``sparsity(progress, final)``, never falling."""
+
+    name: str
+    sparsity: Callable[[float, float], float]
+
+    def counts(self, shapes: Sequence[Shape], sparsity: float, done: int, planned: int) -> list[int]:
+        """How many weights each matrix has after ``done`` of the ``planned`` prunings.
+
+        At the end they are as many as a uniform allocation gives.
+        """
+        # The last pruning would come after the last evaluation, so the one before it is the end of the schedule. Each
+        # matrix rounds for itself on the way down: shares of a rounded total would not always fall.
+        progress = min(done / max(planned - 1, 1), 1.0)
+        density = 1 - self.sparsity(progress, sparsity)
+        final = uniform(shapes, 1 - sparsity)
+        if density <= 1 - sparsity:
+            return final
+        return [max(round(density * math.prod(shape)), least) for shape, least in zip(shapes, final, strict=True)]
 
 
 def cosine(progress: float, initial: float, floor: float = 0.0) -> float:
@@ -21,13 +58,6 @@ def constant(progress: float, initial: float) -> float:
     return initial
 
 
-SCHEDULES: dict[str, Callable[[float, float], float]] = {
-    "cosine": cosine,
-    "linear": linear,
-    "constant": constant,
-}
-
-
 def gradual_sparsity(progress: float, final: float, start: float = 0.3, end: float = 0.9) -> float:
     """The sparsity of gradual magnitude pruning (Zhu & Gupta 2017).
 
@@ -36,3 +66,10 @@ def gradual_sparsity(progress: float, final: float, start: float = 0.3, end: flo
     """
     position = min(max((progress - start) / (end - start), 0.0), 1.0)
     return final * (1 - (1 - position) ** 3)
+
+
+SCHEDULES = {
+    part.name: part
+    for part in (Schedule("cosine", cosine), Schedule("linear", linear), Schedule("constant", constant, decays=False))
+}
+PRUNINGS = {part.name: part for part in (Pruning("gradual", gradual_sparsity),)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,9 +11,7 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.topology.gates import GateLayout
-
-SMALL_POPULATION = 1000
-"""Up to this many numbers :func:`sample` shuffles them all."""
+from selfish_rnn.topology.sampling import false_indices, merge, sample
 
 
 @dataclass(frozen=True)
@@ -59,6 +57,19 @@ class Topology:
         mask = torch.zeros(math.prod(self.shape), dtype=dtype)
         mask[self.positions] = 1
         return mask.view(self.shape).to(device)
+
+    @classmethod
+    def from_bits(cls, bits: Tensor, shape: tuple[int, ...], gates: GateLayout | None = None) -> Topology:
+        """The topology that :meth:`to_bits` saved; without ``gates``, of a matrix that has none."""
+        size = math.prod(shape)
+        if bits.numel() != (size + 7) // 8:
+            raise ValueError(f"a mask of {bits.numel()} bytes does not fit a matrix of shape {shape}")
+        mask = np.unpackbits(bits.to(torch.uint8).cpu().numpy(), count=size)
+        return cls(shape, gates or GateLayout.single(shape[0]), torch.from_numpy(np.flatnonzero(mask)))
+
+    def to_bits(self) -> Tensor:
+        """The mask as a flat uint8 tensor of one bit per position, for saving."""
+        return torch.from_numpy(np.packbits(self.to_mask().flatten().numpy()))
 
     @property
     def count(self) -> int:
@@ -106,62 +117,32 @@ class Topology:
         return Topology(self.shape, self.gates, merge(self.positions, grown))
 
 
-def sample(population: int, count: int, generator: torch.Generator) -> Tensor:
-    """``count`` different numbers below ``population``, sorted, every set equally likely.
+@dataclass(frozen=True)
+class ActiveWeights:
+    """The existing weights of one matrix: topology, and values in the order of its positions.
 
-    Time and memory go with ``count``, not with ``population``, so that growing weights never costs what the dense
-    matrix would. Of the sets of one size that :func:`bernoulli_positions` gives all are equally likely, and so are
-    their subsets: a few too many are drawn, and the surplus is left out by a smaller sample.
+    ``gradients`` are theirs. ``score`` gives, for methods with a signal, the dense gradient or momentum of the whole
+    matrix; it is called for one matrix at a time.
     """
-    if population <= SMALL_POPULATION:
-        return torch.randperm(population, generator=generator)[:count].sort().values
-    if count > population // 2:
-        left_out = np.zeros(population, dtype=np.bool_)
-        left_out[sample(population, population - count, generator).numpy()] = True
-        return false_indices(torch.from_numpy(left_out))
-    while True:
-        drawn = bernoulli_positions(population, upper_bound(count) / population, generator)
-        if len(drawn) >= count:
-            return torch.from_numpy(drawn.numpy()[sample(len(drawn), count, generator).numpy()])
+
+    topology: Topology
+    values: Tensor
+    gradients: Tensor | None = None
+    score: Callable[[], Tensor] | None = None
+
+    def dense_score(self) -> Tensor:
+        if self.score is None:
+            raise ValueError("a method with a signal needs the dense gradient or momentum of the matrix")
+        return self.score()
+
+    def mean_score(self) -> float:
+        """The mean magnitude of the score over the existing weights."""
+        along = self.dense_score().flatten().cpu()[self.topology.positions]
+        return float(along.abs().mean()) if len(along) else 0.0
 
 
-def bernoulli_positions(population: int, probability: float, generator: torch.Generator) -> Tensor:
-    """Each number below ``population`` with the same probability, independently of the others; sorted.
-
-    That is drawing the gaps between those taken:
-
-        P(gap = g) = p (1 - p)^(g - 1)
-    """
-    if probability >= 1:
-        return torch.arange(population)
-    reached = -1
-    runs = []
-    while reached < population:
-        gaps = np.empty(upper_bound((population - reached) * probability), dtype=np.int64)
-        torch.from_numpy(gaps).geometric_(probability, generator=generator)
-        gaps[0] += reached
-        np.cumsum(gaps, out=gaps)
-        reached = int(gaps[-1])
-        runs.append(gaps)
-    taken = runs[0] if len(runs) == 1 else np.concatenate(runs)
-    return torch.from_numpy(taken[: np.searchsorted(taken, population)])
-
-
-def upper_bound(count: float) -> int:
-    """So many that a random number with this mean hardly ever is larger: four standard deviations."""
-    return math.ceil(count + 4 * math.sqrt(count)) + 4
-
-
-def false_indices(marks: Tensor) -> Tensor:
-    """Which entries of ``marks`` (bool) are false; indexing with these is much faster than with ``~marks``."""
-    return torch.from_numpy(np.flatnonzero(~marks.numpy()))
-
-
-def merge(first: Tensor, second: Tensor) -> Tensor:
-    """Two sorted lists as one."""
-    both = np.concatenate([first.numpy(), second.numpy()])
-    both.sort(kind="stable")  # a timsort: it finds the two runs and merges them
-    return torch.from_numpy(both)
+Network = Sequence[Callable[[], ActiveWeights]]
+"""Each matrix of a network when it is asked for: gathering one takes memory, and a rewiring holds one at a time."""
 
 
 def as_float(values: Tensor) -> Tensor:

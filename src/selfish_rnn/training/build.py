@@ -10,9 +10,8 @@ import torch
 from selfish_rnn.corpora import Corpus
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import MODELS, LanguageModel
-from selfish_rnn.sparsifier import Sparsifier
+from selfish_rnn.sparsifier import SparseTraining, Sparsifier
 from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures
-from selfish_rnn.topology.methods import DENSE, GROUP_LASSO, SMALL_DENSE
 from selfish_rnn.training.windows import batched
 
 
@@ -28,19 +27,14 @@ def new_model(settings: Mapping[str, Any], vocabulary: int) -> LanguageModel:
     return MODELS[settings["name"]](vocabulary, **options)
 
 
-def build_sparsifier(
-    experiment: Experiment, model: LanguageModel, rewirings: int
-) -> Sparsifier | IntrinsicSparseStructures:
+def build_sparsifier(experiment: Experiment, model: LanguageModel, rewirings: int) -> SparseTraining:
     """What keeps the model sparse as the experiment's method says, over a run of so many rewirings."""
-    method = experiment.method.build()
-    if method.name == SMALL_DENSE.name:  # the model is small already
-        method = DENSE
-    if method.removal == GROUP_LASSO:
-        return IntrinsicSparseStructures(model, strength=experiment.method.strength)
+    if experiment.method.configured.group_lasso:
+        return IntrinsicSparseStructures(model, strength=experiment.method.strength, exclude=model.dense_parameters)
     return Sparsifier(
         model,
         sparsity=experiment.sparsity,
-        method=method,
+        method=experiment.method.build(),
         prune_rate=experiment.prune_rate,
         rewirings=rewirings,
         schedule=experiment.prune_schedule,
@@ -58,5 +52,5 @@ def check_before_training(experiment: Experiment, corpus: Corpus) -> None:
     batched(corpus.test, experiment.test_batch_size, "test_batch_size")
     with torch.device("meta"):  # takes neither time nor memory
         model = new_model(experiment.model.model_dump(), len(corpus.vocabulary))
-    if experiment.method.removal == GROUP_LASSO:
+    if experiment.method.configured.group_lasso:
         model.unit_layers()

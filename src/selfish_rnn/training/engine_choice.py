@@ -13,7 +13,6 @@ from selfish_rnn.engine import available, pack, unpackable
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.system import give_back_freed_memory
-from selfish_rnn.topology.methods import GROUP_LASSO
 from selfish_rnn.training.build import build_model, build_sparsifier
 
 ROUNDS = 3
@@ -60,11 +59,7 @@ def choose_engine(experiment: Experiment, vocabulary: int) -> EngineChoice:
 
 def _nothing_to_pack(experiment: Experiment) -> str | None:
     method = experiment.method.build()
-    if (
-        experiment.sparsity == 0
-        or (method.allocation == "dense" and not method.prunes)
-        or method.removal == GROUP_LASSO
-    ):
+    if experiment.sparsity == 0 or method.stays_dense:
         return f"method {method.name} at sparsity {experiment.sparsity:g} has no zeros to leave out"
     return unpackable(method)
 
@@ -97,8 +92,7 @@ def _seconds(experiment: Experiment, vocabulary: int, engine: str) -> float:
 def _update(experiment: Experiment, vocabulary: int, engine: str) -> Callable[[], None]:
     """A training step on random words."""
     model = build_model(experiment, vocabulary)
-    # Held by the step: what nobody holds no longer masks.
-    sparsifier = build_sparsifier(experiment, model, 1)
+    build_sparsifier(experiment, model, 1)  # lives as long as the model
     if engine == "packed":
         pack(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -107,7 +101,6 @@ def _update(experiment: Experiment, vocabulary: int, engine: str) -> Callable[[]
     state = model.initial_state(batch)
 
     def step() -> None:
-        assert sparsifier is not None
         optimizer.zero_grad(set_to_none=True)
         encoded = model.encode(words[:-1], state)
         model.loss(encoded.output, words[1:]).backward()  # type: ignore[no-untyped-call]

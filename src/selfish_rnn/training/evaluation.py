@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from selfish_rnn.corpora import Corpus
+from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import LanguageModel, detach
 from selfish_rnn.training.windows import batched, windows
 
@@ -38,3 +40,14 @@ def perplexity(loss: float) -> float:
         return math.exp(loss)
     except OverflowError:
         return math.inf
+
+
+def evaluate_splits(model: LanguageModel, experiment: Experiment, corpus: Corpus) -> dict[str, float]:
+    """Perplexity on the validation and test text."""
+    sizes = {"valid": experiment.valid_batch_size, "test": experiment.test_batch_size}
+    return {
+        f"{split}_perplexity": perplexity(
+            evaluate(model, getattr(corpus, split), batch_size=size, window=experiment.window)
+        )
+        for split, size in sizes.items()
+    }

@@ -1,18 +1,21 @@
-"""What is measured of a sparse network after every epoch."""
+"""What is measured of training, after every update and every epoch, and who is told."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-from selfish_rnn.sparsifier import Sparsifier
-from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures
+from selfish_rnn.sparsifier import SparseTraining
+from selfish_rnn.training.evaluation import perplexity
+
+if TYPE_CHECKING:
+    from selfish_rnn.training.trainer import Trainer
 
 LARGE = 0.1
 """Above this magnitude a weight counts as large in the paper's figure on NT-ASGD."""
 
 
-def gate_densities(sparsifier: Sparsifier | IntrinsicSparseStructures) -> dict[str, dict[str, float]]:
+def gate_densities(sparsifier: SparseTraining) -> dict[str, dict[str, float]]:
     """The density of every matrix, under ``all``, and of each of its gates."""
     densities = {}
     for weight in sparsifier.weights:
@@ -21,40 +24,117 @@ def gate_densities(sparsifier: Sparsifier | IntrinsicSparseStructures) -> dict[s
     return densities
 
 
-def large_weights(sparsifier: Sparsifier | IntrinsicSparseStructures) -> dict[str, int]:
+def large_weights(sparsifier: SparseTraining) -> dict[str, int]:
     """How many weights of every matrix are larger than 0.1 in magnitude."""
     return {
         weight.name: int((weight.parameter.detach().abs() > LARGE).count_nonzero()) for weight in sparsifier.weights
     }
 
 
-def describe(sparsifier: Sparsifier | IntrinsicSparseStructures) -> dict[str, Any]:
+def describe(sparsifier: SparseTraining) -> dict[str, Any]:
     """The network as it is now: how many weights, and where."""
-    description: dict[str, Any] = {
+    return {
         "sparsity": 1 - sparsifier.active_weights / sparsifier.total_weights,
         "active_weights": sparsifier.active_weights,
         "total_weights": sparsifier.total_weights,
         "density": gate_densities(sparsifier),
+        **sparsifier.measures(),
     }
-    if isinstance(sparsifier, IntrinsicSparseStructures):
-        description["live_units"] = sparsifier.live_units()
-    return description
 
 
-def event_scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """The record of an epoch as TensorBoard's flat names."""
-    scalars: dict[str, float] = {
-        "loss/train": record["train_loss"],
-        "loss/valid": record["valid_loss"],
-        "perplexity/train": record["train_perplexity"],
-        "perplexity/valid": record["valid_perplexity"],
-        "rewiring/prune_rate": record["prune_rate"],
-        "rewiring/active_weights": record["active_weights"],
-        "learning_rate": record["learning_rate"],
-    }
-    for name, count in record["weights_above_0.1"].items():
-        scalars[f"weights_above_0.1/{name}"] = count
-    for name, gates in record["density"].items():
-        for gate, density in gates.items():
-            scalars[f"density/{name}/{gate}"] = density
-    return scalars
+@dataclass(frozen=True)
+class StepReport:
+    """Where training stands after an update."""
+
+    epoch: int
+    epochs: int
+    row: int
+    rows: int
+    loss: float
+    tokens_per_second: float
+    seconds_left: float
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """What an epoch came to.
+
+    ``network`` is :func:`describe` of the network that was evaluated; ``prune_rate`` the fraction of its weights that
+    was rewired, or pruned, after that.
+    """
+
+    epoch: int
+    step: int
+    train_loss: float
+    valid_loss: float
+    averaging: bool
+    learning_rate: float
+    prune_rate: float
+    seconds: float
+    network: dict[str, Any]
+    large_weights: dict[str, int]
+    best: bool
+    epochs: int
+    seconds_left: float
+
+    @property
+    def train_perplexity(self) -> float:
+        return perplexity(self.train_loss)
+
+    @property
+    def valid_perplexity(self) -> float:
+        return perplexity(self.valid_loss)
+
+    def metrics(self) -> dict[str, Any]:
+        """The record as a flat object, for ``metrics.jsonl``; without what is only worth knowing at the time."""
+        kept = {name: value for name, value in asdict(self).items() if name not in ("best", "epochs", "seconds_left")}
+        kept |= {"train_perplexity": self.train_perplexity, "valid_perplexity": self.valid_perplexity}
+        kept |= kept.pop("network")
+        kept[f"weights_above_{LARGE:g}"] = kept.pop("large_weights")
+        return kept
+
+    def scalars(self) -> dict[str, float]:
+        """The record as TensorBoard's flat names."""
+        return {
+            "loss/train": self.train_loss,
+            "loss/valid": self.valid_loss,
+            "perplexity/train": self.train_perplexity,
+            "perplexity/valid": self.valid_perplexity,
+            "rewiring/prune_rate": self.prune_rate,
+            "rewiring/active_weights": self.network["active_weights"],
+            "learning_rate": self.learning_rate,
+            **{f"weights_above_{LARGE:g}/{name}": count for name, count in self.large_weights.items()},
+            **{
+                f"density/{name}/{gate}": density
+                for name, gates in self.network["density"].items()
+                for gate, density in gates.items()
+            },
+        }
+
+
+class Listener:
+    """Whoever wants to know how training goes, or to write it down: a subclass overrides what it cares for.
+
+    >>> class Losses(Listener):
+    ...     def on_epoch(self, record):
+    ...         print(record.epoch, record.valid_loss)
+    >>> Trainer(experiment, corpus, Losses()).run()
+    """
+
+    def on_start(self, trainer: Trainer) -> None:
+        """Training begins, or goes on."""
+
+    def on_step(self, report: StepReport) -> None:
+        """An update is done."""
+
+    def on_pause(self, trainer: Trainer) -> None:
+        """Between two updates, or two epochs: ``trainer.state_dict()`` is complete, and an exception ends training."""
+
+    def on_best(self, trainer: Trainer) -> None:
+        """The model, as it is evaluated at this moment, is the best so far: ``trainer.weights()``."""
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        """An epoch is done."""
+
+    def on_note(self, message: str) -> None:
+        """Something happened that a person may want to know."""

@@ -1,4 +1,4 @@
-"""Where a run stands, and how long it has taken."""
+"""Where training stands, how long it has taken, and what random numbers come next."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 
 @dataclass
 class TrainState:
-    """How far a run has come. ``row`` is where in the current epoch the next window starts.
+    """How far training has come. ``row`` is where in the current epoch the next window starts.
 
-    ``best`` describes the network of the best epoch, which need not have the weights of the last.
+    ``best`` describes the network of the best epoch, which need not have the weights of the last; ``settled`` says
+    whether an epoch was evaluated at the sparsity asked for.
     """
 
     epoch: int = 0
@@ -41,3 +44,16 @@ class Clock:
 
     def rate(self) -> float:
         return self.tokens / max(time.monotonic() - self.started, 1e-9)
+
+
+def random_state(device: str) -> dict[str, Any]:
+    """Where torch's generators stand, which dropout draws from: the CPU's and, on a GPU, its own."""
+    on_gpu = device != "cpu"
+    return {"cpu": torch.get_rng_state(), "gpu": torch.cuda.get_rng_state(device) if on_gpu else None}
+
+
+def restore_random_state(state: dict[str, Any], device: str) -> None:
+    """Set them back; a run that moved from one kind of device to another goes on with other random numbers."""
+    torch.set_rng_state(state["cpu"])
+    if state["gpu"] is not None and device != "cpu":
+        torch.cuda.set_rng_state(state["gpu"], device)

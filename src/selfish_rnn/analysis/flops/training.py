@@ -18,9 +18,6 @@ from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.run import Run
 from selfish_rnn.runs.topologies import FILE, TopologyHistory
 from selfish_rnn.sparsifier.selection import choose_weights
-from selfish_rnn.topology import ALLOCATIONS, SMALL_DENSE
-from selfish_rnn.topology.methods import GROUP_LASSO
-from selfish_rnn.topology.schedules import gradual_sparsity
 from selfish_rnn.training.build import new_model
 
 WITH_MOMENTUM = ("adam", "momentum-sgd")
@@ -72,16 +69,17 @@ def experiment_flops(experiment: Experiment, vocabulary: int, train_tokens: int)
     method = experiment.method.build()
     words, sample = experiment.epochs * train_tokens, experiment.batch_size * experiment.window
     dense = language_model_uses(experiment, vocabulary)
-    if method.name == SMALL_DENSE.name:
+    if experiment.method.configured.smaller_model:
         uses = language_model_uses(small_dense(experiment, vocabulary), vocabulary)
         return total_flops(uses, [Stretch(words, {})], {}, sample, dense=(dense, words))
-    if method.removal == GROUP_LASSO:
+    if experiment.method.configured.group_lasso:
         raise UserError(
-            f"method {method.name}: how many units die is known only after a run; give its folder instead of a preset"
+            f"method {experiment.method.name}: how many units die is known only after a run; give its folder instead "
+            "of a preset"
         )
     plan = _plan(experiment, vocabulary, train_tokens)
     note = ""
-    if "layers" in method.redistribution and method.rewires:
+    if method.rewires and method.redistribution.counts is not None:
         note = "as allocated at the start; the method moves weights between layers"
     return total_flops(dense, [*plan.stretches(words)], plan.final, sample, note=note)
 
@@ -96,7 +94,7 @@ def run_flops(run: Run) -> TrainingFlops:
         train_tokens = json.loads(folder.corpus.read_text())["tokens"]["train"]
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder.corpus} does not tell how many tokens were trained on ({error})") from None
-    vocabulary = len(run.vocabulary())
+    vocabulary = len(run.vocabulary)
     uses = language_model_uses(experiment, vocabulary)
     history = TopologyHistory(folder.path / FILE)
     sizes = {use.name: use.size for use in uses}
@@ -173,14 +171,15 @@ def _plan(experiment: Experiment, vocabulary: int, train_tokens: int) -> _Plan:
     chosen = {
         name: tuple(parameter.shape) for name, parameter, _ in choose_weights(model, None, model.dense_parameters)
     }
-    sizes = [math.prod(shape) for shape in chosen.values()]
-    if not method.prunes:
-        counts = ALLOCATIONS[method.allocation](list(chosen.values()), 1 - experiment.sparsity)
-        densities = {name: count / size for name, count, size in zip(chosen, counts, sizes, strict=True)}
-        return _Plan([densities], _dense_share(experiment, train_tokens))
-    rewirings = _rewirings(experiment, train_tokens)
-    progress = [done / max(rewirings - 1, 1) for done in range(rewirings)]
-    return _Plan([dict.fromkeys(chosen, 1 - gradual_sparsity(each, experiment.sparsity)) for each in progress], 0.0)
+    planned = _rewirings(experiment, train_tokens)
+    shapes = list(chosen.values())
+    moments = range(planned) if method.prunes else range(1)
+    counts = (method.counts(shapes, experiment.sparsity, done, planned) for done in moments)
+    densities = [
+        {name: count / math.prod(shape) for (name, shape), count in zip(chosen.items(), each, strict=True)}
+        for each in counts
+    ]
+    return _Plan(densities, _dense_share(experiment, train_tokens))
 
 
 def _dense_share(experiment: Experiment, train_tokens: int) -> float:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from selfish_rnn.engine import functional
 from selfish_rnn.engine.packed_weight import PackedWeight
-from selfish_rnn.topology.topology import sample
+from selfish_rnn.topology.sampling import sample
 
 
 def random_weight(

@@ -8,7 +8,7 @@ from torch import nn
 
 from selfish_rnn.errors import UserError
 from selfish_rnn.models import StackedRNN
-from selfish_rnn.runs.saved_weights import load_portable_weights, portable_weights
+from selfish_rnn.training.saved_weights import load_portable_weights, portable_weights
 
 
 def weights_of(module: nn.Module) -> dict[str, torch.Tensor]:

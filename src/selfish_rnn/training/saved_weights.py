@@ -18,7 +18,7 @@ from torch.optim.optimizer import Optimizer
 from selfish_rnn.engine import PackedWeight, put_packed
 from selfish_rnn.errors import UserError
 from selfish_rnn.sparsifier.weights import SparseWeight
-from selfish_rnn.topology.bits import pack_bits, unpack_bits
+from selfish_rnn.topology import GateLayout, Topology
 
 MASK = ".mask"
 
@@ -43,7 +43,7 @@ def portable_weights(model: nn.Module, sparse: Sequence[SparseWeight]) -> dict[s
         if name in by_name:
             weight = by_name[name]
             saved[name] = weight.gather(weight.parameter.detach())
-            saved[name + MASK] = pack_bits(weight.topology.to_mask())
+            saved[name + MASK] = weight.topology.to_bits()
         else:
             saved[name] = tensor.to_dense().detach() if isinstance(tensor, PackedWeight) else tensor.detach()
     return saved
@@ -116,7 +116,7 @@ def _positions(saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -
     if name + MASK not in saved:
         return torch.arange(math.prod(shape)) if name in saved and saved[name].shape == shape else None
     try:
-        return unpack_bits(saved[name + MASK], shape).flatten().nonzero().flatten()
+        return Topology.from_bits(saved[name + MASK], shape).positions
     except ValueError:
         return None
 
@@ -159,6 +159,26 @@ def load_portable_optimizer(
     own = optimizer.state_dict()["param_groups"]
     groups = [{**group, "params": mine["params"]} for group, mine in zip(saved["param_groups"], own, strict=True)]
     optimizer.load_state_dict({**saved, "state": state, "param_groups": groups})
+
+
+def without_masks(sparsifier: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of a sparsifier as it is saved beside :func:`portable_weights`, which have its masks already."""
+    return {key: value for key, value in sparsifier.items() if key != "masks"}
+
+
+def with_masks(sparsifier: Mapping[str, Any], saved: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Undo :func:`without_masks`; a matrix that is saved without a mask has all its weights."""
+    if "shapes" not in sparsifier:  # one that has no masks
+        return dict(sparsifier)
+    masks = {
+        name: saved[name + MASK] if name + MASK in saved else _every_position(shape)
+        for name, shape in sparsifier["shapes"].items()
+    }
+    return {**sparsifier, "masks": masks}
+
+
+def _every_position(shape: Sequence[int]) -> Tensor:
+    return Topology.from_mask(torch.ones(*shape, dtype=torch.bool), GateLayout.single(shape[0])).to_bits()
 
 
 def _is_of_weight(value: Any, weight: SparseWeight) -> bool:

@@ -1,0 +1,152 @@
+"""The options of ``selfish-rnn bench``, defined once: the fields of a model are the flags of the command."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import typer
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from selfish_rnn.errors import UserError
+
+Network = Literal["lstm", "rhn", "on-lstm"]
+Kind = Literal["step", "inference", "operators", "memory"]
+Engine = Literal["dense", "no-onednn", "masked", "packed", "csr", "sparseprop"]
+Optimizer = Literal["sgd", "adam", "snt-asgd"]
+
+NETWORKS = {"lstm": 1500, "rhn": 830, "on-lstm": 1150}
+"""The networks, with the paper's hidden sizes."""
+
+ENGINES: tuple[str, ...] = get_args(Engine)
+
+DENSE = ("dense", "no-onednn")
+"""Dense torch as it comes, and with a setting a user can know of: the faster one is the baseline."""
+
+MEASURED = {
+    "step": ("dense", "masked", "packed"),
+    "inference": (*DENSE, "packed", "csr"),
+    "operators": ("dense", "packed", "csr", "sparseprop"),
+    "memory": ("dense", "masked", "packed"),
+}
+"""Which engines each kind measures: CSR and SparseProp have no recurrent layers, and outside training a masked
+network does what a dense one does."""
+
+
+def _words(text: Any) -> Any:
+    return [word.strip() for word in text.split(",")] if isinstance(text, str) else text
+
+
+def _in_order_of(known: Sequence[str], always: Sequence[str] = ()) -> AfterValidator:
+    return AfterValidator(lambda given: tuple(name for name in known if name in given or name in always))
+
+
+_SPLIT = BeforeValidator(_words)
+_ONCE = AfterValidator(lambda given: tuple(dict.fromkeys(given)))
+_Count = Annotated[int, Field(ge=1)]
+_Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+class BenchOptions(BaseModel):
+    """What is measured, of which networks, and how.
+
+    ::
+
+        BenchOptions.model_validate({"hidden": "512,1500", "what": "step", "sparsity": "0.9"})
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    network: Network = Field("lstm", description="Which network.")
+    hidden: Annotated[tuple[_Count, ...], _SPLIT, _ONCE] = Field(
+        description=f"Hidden sizes (default: the paper's; {', '.join(f'{name} {n}' for name, n in NETWORKS.items())})."
+    )
+    sparsity: Annotated[tuple[_Fraction, ...], _SPLIT, _ONCE] = Field(
+        (0.5, 0.67, 0.8, 0.9, 0.95), description="Fractions of zeros."
+    )
+    batch: _Count = Field(20, description="Texts trained on side by side.")
+    window: _Count = Field(35, description="Tokens of each text in a training step.")
+    vocabulary: _Count = Field(10_000, description="Words.")
+    what: Annotated[tuple[Kind, ...], _SPLIT, _in_order_of(get_args(Kind))] = Field(
+        get_args(Kind), description="What to measure."
+    )
+    engines: Annotated[tuple[Engine, ...], _SPLIT, _in_order_of(ENGINES, always=DENSE[:1])] = Field(
+        get_args(Engine), description="What to compare; dense always takes part."
+    )
+    rounds: _Count = Field(5, description="How often everything is measured, in turns.")
+    limit: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        None, description="Seconds after which a row gets no more rounds (default: no limit)."
+    )
+    threads: _Count | None = Field(None, description="Threads (default: as many as torch takes).")
+    optimizer: Optimizer = Field("sgd", description="Optimizer of the training steps.")
+    keep_memory: bool = Field(False, description="Keep freed memory, as train does.")
+    out: Path = Field(Path("bench"), description="Folder for bench.json and bench.png.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _size_of_the_paper(cls, given: Mapping[str, Any]) -> dict[str, Any]:
+        network = given.get("network", cls.model_fields["network"].default)
+        # An unknown network has an error of its own.
+        return {"hidden": (NETWORKS.get(network, 1),), **given}
+
+
+def flag(name: str) -> str:
+    """``--keep-memory`` for the field ``keep_memory``."""
+    return "--" + name.replace("_", "-")
+
+
+def read(given: Mapping[str, Any]) -> BenchOptions:
+    """The options given as values or as words of the command line; a wrong one is a :class:`UserError`."""
+    try:
+        return BenchOptions.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = first["msg"].replace("Input should be", "must be")
+        raise UserError(f"{flag(str(first['loc'][0]))} {reason}, got {first['input']!r}") from None
+
+
+def parse(context: typer.Context) -> BenchOptions:
+    """The options in the words that a command was called with; ``--help`` prints them all and leaves."""
+    found = list[BenchOptions]()
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command(help=context.command.help)(_with_flags(lambda **given: found.append(read(given))))
+    app(context.args, prog_name=context.command_path, standalone_mode=False)
+    if not found:
+        raise typer.Exit
+    return found[0]
+
+
+def _with_flags(function: Callable[..., None]) -> Callable[..., None]:
+    """A function in whose signature typer finds every field of the options; it gets those that have a value."""
+
+    def command(**words: Any) -> None:
+        function(**{name: word for name, word in words.items() if word is not None})
+
+    parameters = []
+    for name, field in BenchOptions.model_fields.items():
+        kind: Any = bool if field.annotation is bool else str | None
+        default = field.default if kind is bool else None if field.is_required() else _text(field.default)
+        metavar = None if kind is bool else _metavar(field.annotation)
+        option = typer.Option(default, flag(name), help=field.description, metavar=metavar)
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind))
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return command
+
+
+def _text(default: Any) -> str | None:
+    """A default as it would be typed."""
+    if isinstance(default, tuple):
+        return ",".join(map(str, default))
+    return None if default is None else str(default)
+
+
+def _metavar(annotation: Any) -> str:
+    """``INT,...`` for a list of numbers, ``a|b`` for a choice."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return "|".join(arguments)
+    if origin is tuple:
+        return f"{_metavar(arguments[0])},..."
+    return _metavar(arguments[0]) if arguments else str(annotation.__name__).upper()

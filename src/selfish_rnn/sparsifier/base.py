@@ -1,0 +1,118 @@
+"""What a training loop sees of anything that makes a model sparse."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from selfish_rnn.sparsifier.hooks import HookListener, Hooks
+from selfish_rnn.sparsifier.weights import SparseWeight, TrainedWeight, topology_table
+from selfish_rnn.topology import Method
+
+
+class SparseTraining(HookListener, abc.ABC):
+    """Makes a model sparse while it trains; a loop written for this class works with every method.
+
+    ::
+
+        loss = loss_of(model, batch)
+        penalty = sparse.penalty()
+        (loss if penalty is None else loss + penalty).backward()
+        optimizer.step()
+        ...                                        # to the end of the epoch
+        with sparse.thresholded():
+            validation_loss = evaluate(model)
+        sparse.rewire()
+
+    The defaults are those of a network that is never rewired and promises no number of weights.
+    """
+
+    method: Method
+    """The method; of one that is no composition of parts, its name and reference, and that it rewires nothing."""
+
+    last_rewired_fraction: float = 0.0
+    """The fraction of weights the last rewiring removed."""
+
+    weights: Sequence[TrainedWeight]
+    """The matrices that are, or become, sparse."""
+
+    _hooks: Hooks
+
+    @property
+    def sparse_weights(self) -> Sequence[SparseWeight]:
+        """Those of which only the existing weights need to be saved."""
+        return ()
+
+    @property
+    def hooked_parameters(self) -> list[nn.Parameter]:
+        return [weight.parameter for weight in self.weights]
+
+    def detach(self) -> None:
+        """Let go of the model: weights, gradients and optimizers are no longer touched, and stay as they are."""
+        self._hooks.release()
+
+    @property
+    def active_weights(self) -> int:
+        """How many of the weights exist."""
+        return sum(weight.count for weight in self.weights)
+
+    @property
+    def target_weights(self) -> int:
+        """How many should."""
+        return self.active_weights
+
+    @property
+    def total_weights(self) -> int:
+        """How many positions the matrices have."""
+        return sum(weight.size for weight in self.weights)
+
+    @property
+    def at_target(self) -> bool:
+        """Whether the network is as sparse as it is to be."""
+        return True
+
+    def measures(self) -> dict[str, Any]:
+        """What else is worth a line in the records of a run, as JSON values."""
+        return {}
+
+    def penalty(self) -> Tensor | None:
+        """What is added to the loss, if anything."""
+        return None
+
+    def thresholded(self) -> contextlib.AbstractContextManager[None]:
+        """Inside this block the model is as it is evaluated, outside as it is trained."""
+        return contextlib.nullcontext()
+
+    def rewire(self) -> None:
+        """Remove weights and grow others, as the method says; call it after each epoch."""
+
+    def track(self, optimizer: Optimizer) -> None:
+        """Start afresh, at rewirings, what this optimizer remembers of rewired weights."""
+
+    def dense_gradients(self) -> contextlib.AbstractContextManager[None]:
+        """Collect the gradients of all positions of the pass in this block, for methods that grow by them."""
+        return contextlib.nullcontext()
+
+    @abc.abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """What is needed to continue, besides the weights."""
+
+    @abc.abstractmethod
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a saved state."""
+
+    def summary(self) -> str:
+        """A table of the matrices: shape, weights, density, and the density of each gate."""
+        return topology_table(self.weights)
+
+
+def refuse_missing(state: Mapping[str, Any], keys: Sequence[str], what: str) -> None:
+    """Refuse a saved state that lacks some of its keys."""
+    missing = sorted(set(keys) - state.keys())
+    if missing:
+        raise ValueError(f"this is not the state of {what}: it has no {', '.join(missing)}")
