@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfish_rnn.errors import UserError
-from selfish_rnn.runs.subsets import decode_subset, encode_subset, places_of_ranks, ranks_of_places
 from selfish_rnn.runs.topologies import MARK, Moment, TopologyHistory, TopologyRecord
+from selfish_rnn.runs.topology_coding import decode_subset, encode_subset, places_of_ranks, ranks_of_places
 from selfish_rnn.topology import GateLayout, Rewiring, Topology
 from selfish_rnn.topology.sampling import sample
 
@@ -218,6 +218,33 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
         history.topology("rnn")
     with pytest.raises(ValueError, match="no record that early"):
         history.topologies(step=-1)
+
+
+def test_going_on_writes_only_what_is_missing(tmp_path: Path) -> None:
+    history = TopologyHistory(tmp_path / "topologies.bin")
+    states = fill(history, 3)
+    content = history.path.read_bytes()
+    history.continue_from(states[3], step=30, epoch=3)
+    assert history.path.read_bytes() == content
+    history.continue_from(states[2], step=20, epoch=2)
+    assert len(history) == 3
+    # The machine crashed, and the record of a rewiring that the checkpoint knows is lost.
+    history.continue_from(states[3], step=30, epoch=3)
+    assert history.moments()[-1] == Moment(30, 3)
+    assert positions(history.topologies()) == positions(states[3])
+    fresh = TopologyHistory(tmp_path / "fresh.bin")
+    fresh.continue_from(states[0], step=0, epoch=0)
+    assert positions(fresh.topologies()) == positions(states[0])
+
+
+def test_records_of_another_past_are_noticed(tmp_path: Path) -> None:
+    history = TopologyHistory(tmp_path / "topologies.bin")
+    fill(history, 0)
+    other = random_topologies(torch.Generator().manual_seed(8))
+    done = {name: random_rewiring(topology, 2, 2, torch.Generator()) for name, topology in other.items()}
+    history.append(20, 2, done)
+    with pytest.raises(UserError, match="does not fit those before it"):
+        list(history)
 
 
 def test_a_record_can_be_a_whole_topology_again(tmp_path: Path) -> None:

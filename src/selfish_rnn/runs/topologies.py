@@ -6,13 +6,12 @@ The file is a mark and then records, each with its length and a checksum::
 
 A record is either every topology whole, or one rewiring: which weights went, as ranks among those that existed, and
 which came, as ranks among the places that were empty. Both are lists of increasing numbers, kept as gaps of variable
-length, compressed (:mod:`selfish_rnn.runs.subsets`).
+length, compressed (:mod:`selfish_rnn.runs.topology_coding`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import struct
 import zlib
@@ -21,21 +20,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
 import torch
 
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import append, clear_write_errors
-from selfish_rnn.runs.subsets import Numbers, decode_subset, encode_subset, places_of_ranks, ranks_of_places
-from selfish_rnn.topology import GateLayout, Rewiring, Topology
-from selfish_rnn.topology.sampling import false_indices
+from selfish_rnn.runs.topology_coding import (
+    Recording,
+    decode_rewiring,
+    decode_whole,
+    split_payload,
+    topology_sum,
+)
+from selfish_rnn.topology import Rewiring, Topology
 
 FILE = "topologies.bin"
 """The name of the file in the folder of a run."""
 
 MARK = b"SRNN-TOP"
 _FRAME = struct.Struct("<QI")
-_HEAD = struct.Struct("<I")
 
 
 @dataclass(frozen=True)
@@ -59,43 +61,6 @@ class TopologyRecord:
     topologies: Mapping[str, Topology]
     removed: Mapping[str, torch.Tensor]
     grown: Mapping[str, torch.Tensor]
-
-
-class Recording:
-    """A record in the making: what is added is coded at once, so that one matrix is held at a time."""
-
-    def __init__(self) -> None:
-        self._entries: list[dict[str, Any]] = []
-        self._lists: list[bytes] = []
-
-    def add(self, name: str, rewiring: Rewiring) -> None:
-        """What a rewiring did to the matrix of this name."""
-        before = rewiring.before
-        kept = before.positions.numpy()[false_indices(rewiring.removed).numpy()]
-        removed = encode_subset(np.flatnonzero(rewiring.removed.numpy()), before.count)
-        grown = encode_subset(ranks_of_places(rewiring.grown.numpy(), kept), before.size - len(kept))
-        count = len(kept) + len(rewiring.grown)
-        self._add({"name": name, "count": count, "removed": len(removed), "grown": len(grown)}, removed, grown)
-
-    def add_whole(self, name: str, topology: Topology) -> None:
-        """The whole topology of the matrix of this name."""
-        positions = encode_subset(topology.positions.numpy(), topology.size)
-        gates = list(zip(topology.gates.names, topology.gates.sizes, strict=True))
-        entry = {"name": name, "count": topology.count, "shape": topology.shape, "gates": gates}
-        self._add({**entry, "whole": len(positions)}, positions)
-
-    def _add(self, entry: dict[str, Any], *lists: bytes) -> None:
-        self._entries.append(entry)
-        self._lists.extend(lists)
-
-    def __bool__(self) -> bool:
-        return bool(self._entries)
-
-    def frame(self, step: int, epoch: int) -> bytes:
-        """The bytes of the record."""
-        head = json.dumps({"step": step, "epoch": epoch, "matrices": self._entries}).encode()
-        payload = b"".join([_HEAD.pack(len(head)), head, *self._lists])
-        return _FRAME.pack(len(payload), _checksum(payload)) + payload
 
 
 class TopologyHistory:
@@ -131,6 +96,19 @@ class TopologyHistory:
             for name, rewiring in rewirings.items():
                 recording.add(name, rewiring)
 
+    def continue_from(self, topologies: Mapping[str, Topology], step: int, epoch: int) -> None:
+        """Get ready to go on from this moment, at the start of a run or where it is resumed.
+
+        Later records go. If the last one that stays does not leave these topologies, because there is none or a crash
+        of the machine has lost it, they are written down whole.
+        """
+        self.truncate_after(step)
+        sums: dict[str, int] = {}
+        for head, _, _ in self._frames():
+            sums |= {entry["name"]: entry["sum"] for entry in head["matrices"]}
+        if sums != {name: topology_sum(topology) for name, topology in topologies.items()}:
+            self.start(topologies, step, epoch)
+
     @contextlib.contextmanager
     def recording(self, step: int, epoch: int) -> Iterator[Recording]:
         """What is added in this block becomes one record at its end; if nothing is, or the block fails, none does."""
@@ -139,7 +117,8 @@ class TopologyHistory:
         if recording:
             self._cut_torn_tail()
             mark = b"" if self.path.exists() else MARK
-            append(self.path, mark + recording.frame(step, epoch))
+            payload = recording.payload(step, epoch)
+            append(self.path, mark + _FRAME.pack(len(payload), _checksum(payload)) + payload)
 
     def truncate_after(self, step: int) -> int:
         """Drop the records of later updates, which a resumed run makes again; return how many went."""
@@ -189,9 +168,11 @@ class TopologyHistory:
             for entry in head["matrices"]:
                 name = entry["name"]
                 if "whole" in entry:
-                    topologies[name], lists = _whole(entry, lists)
+                    topologies[name], lists = decode_whole(entry, lists)
                 else:
-                    topologies[name], removed[name], grown[name], lists = _rewired(topologies[name], entry, lists)
+                    topologies[name], removed[name], grown[name], lists = decode_rewiring(
+                        topologies[name], entry, lists
+                    )
             yield TopologyRecord(head["step"], head["epoch"], dict(topologies), removed, grown)
 
     def topologies(self, *, step: int | None = None, epoch: int | None = None) -> dict[str, Topology]:
@@ -230,9 +211,7 @@ class TopologyHistory:
                     return
                 raise UserError(f"{self.path} is not a history of topologies; remove it, or restore it from a copy")
             while (payload := _next_payload(file)) is not None:
-                (length,) = _HEAD.unpack_from(payload)
-                head = json.loads(bytes(payload[_HEAD.size : _HEAD.size + length]))
-                yield head, payload[_HEAD.size + length :], file.tell()
+                yield *split_payload(payload), file.tell()
             if _more_records(file):
                 raise UserError(
                     f"{self.path} is damaged at byte {file.tell()}, and whole records follow: restore it from a copy, "
@@ -240,17 +219,17 @@ class TopologyHistory:
                 )
 
 
-def _next_payload(file: BinaryIO) -> memoryview | None:
+def _next_payload(file: BinaryIO) -> bytes | None:
     """The payload of the next record; none, and back where it was, if there is no whole one."""
     start = file.tell()
     frame = file.read(_FRAME.size)
     if len(frame) == _FRAME.size:
         length, checksum = _FRAME.unpack(frame)
         # A damaged length may be any number; no more is read than is there.
-        if _HEAD.size <= length <= os.fstat(file.fileno()).st_size - file.tell():
+        if 0 < length <= os.fstat(file.fileno()).st_size - file.tell():
             payload = file.read(length)
             if _checksum(payload) == checksum:
-                return memoryview(payload)
+                return payload
     file.seek(start)
     return None
 
@@ -272,25 +251,3 @@ def _more_records(file: BinaryIO) -> bool:
 def _checksum(payload: bytes) -> int:
     """Of the length too, so that zeros are no record."""
     return zlib.crc32(payload, zlib.crc32(len(payload).to_bytes(8, "little")))
-
-
-def _whole(entry: Mapping[str, Any], lists: memoryview) -> tuple[Topology, memoryview]:
-    shape = tuple(entry["shape"])
-    gates = GateLayout(tuple(name for name, _ in entry["gates"]), tuple(size for _, size in entry["gates"]))
-    empty = Topology(shape, gates, torch.empty(0, dtype=torch.int64))
-    positions = decode_subset(lists[: entry["whole"]], empty.size)
-    return Topology(shape, gates, torch.from_numpy(positions)), lists[entry["whole"] :]
-
-
-def _rewired(
-    before: Topology, entry: Mapping[str, Any], lists: memoryview
-) -> tuple[Topology, torch.Tensor, torch.Tensor, memoryview]:
-    middle = entry["removed"]
-    end = middle + entry["grown"]
-    marks = np.zeros(before.count, dtype=np.bool_)
-    marks[decode_subset(lists[:middle], before.count)] = True
-    positions = before.positions.numpy()
-    kept: Numbers = positions[~marks]
-    grown = places_of_ranks(decode_subset(lists[middle:end], before.size - len(kept)), kept)
-    after = Topology(before.shape, before.gates, torch.from_numpy(kept)).joined(torch.from_numpy(grown))
-    return after, torch.from_numpy(positions[marks]), torch.from_numpy(grown), lists[end:]

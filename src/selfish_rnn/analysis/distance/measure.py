@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from selfish_rnn.analysis.distance.alignment import Alignment, MatrixAlignment
 from selfish_rnn.analysis.distance.matching import Partners, UnitMatch
+from selfish_rnn.runs.topology_coding import contains
 from selfish_rnn.topology import GateLayout, Topology
 
 
@@ -112,7 +113,7 @@ def unit_distances(
     columns = np.arange(width) if columns is None else columns
     unit_of_row, units = units_of_rows(first.gates)
     own_rows, own_columns = np.divmod(first.positions.numpy(), width)
-    there = _contains(second.positions.numpy(), rows[own_rows] * width + columns[own_columns])
+    there = contains(second.positions.numpy(), rows[own_rows] * width + columns[own_columns])
     own = np.bincount(unit_of_row[own_rows], minlength=units)
     shared = np.bincount(unit_of_row[own_rows[there]], minlength=units)
     # A column of the second network counts as often as columns of the first are matched with it.
@@ -136,12 +137,3 @@ def units_of_rows(gates: GateLayout) -> tuple[Partners, int]:
         if size not in starts:
             starts[size], units = units, units + size
     return np.concatenate([starts[size] + np.arange(size) for size in gates.sizes]), units
-
-
-def _contains(increasing: Partners, wanted: Partners) -> npt.NDArray[np.bool_]:
-    if not len(increasing):
-        return np.zeros(len(wanted), dtype=np.bool_)
-    found: npt.NDArray[np.bool_] = (
-        increasing[np.minimum(np.searchsorted(increasing, wanted), len(increasing) - 1)] == wanted
-    )
-    return found
