@@ -99,5 +99,5 @@ with tempfile.TemporaryDirectory() as folder:
     print(f"read back in {time.process_time() - start:.1f} s, equal: {same}")
 rates = [SCHEDULES["cosine"].rate(number / REWIRINGS, PRUNE_RATE) for number in range(1, REWIRINGS + 1)]
 total = whole + max(excess) * sum(map(bound, rates))
-print(f"all {REWIRINGS} rewirings and the start, computed: {total / 1e6:.0f} MB")
+print(f"all {REWIRINGS} rewirings and the start, computed: at most {total / 1e6:.0f} MB")
 print(f"peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MiB")
