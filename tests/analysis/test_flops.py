@@ -30,7 +30,7 @@ from selfish_rnn.experiment.presets import build_experiment, read_preset, with_s
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import MODELS
 from selfish_rnn.runs.run import Run
-from selfish_rnn.runs.topologies import FILE, TopologyHistory
+from selfish_rnn.runs.topologies import TopologyHistory
 from selfish_rnn.topology.schedules import gradual_sparsity
 from tiny_runs import tiny_experiment, tiny_run
 
@@ -249,10 +249,10 @@ def test_an_iss_run_counts_what_is_not_zero(texts: Path, tmp_path: Path) -> None
 
 
 def test_inside_an_epoch_the_history_of_topologies_tells(texts: Path, tmp_path: Path) -> None:
-    run = finished(texts, tmp_path / "run", method="gmp", rewire_every=4)
+    run = finished(texts, tmp_path / "run", method="gmp", rewire_every=4, keep_topologies=False)
     without = run_flops(run).training
     sizes = {name: 19 * 8 if "rnn" not in name else 256 for name in run.folder.metrics.read()[-1]["density"]}
-    history = TopologyHistory(run.folder.path / FILE)
+    history = TopologyHistory(run.folder.topologies)
     model = run.model()
     sparsifier = Sparsifier(model, sparsity=0.5, rewirings=1, seed=0)
     half = {weight.name: weight.topology for weight in sparsifier.weights}

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from selfish_rnn import __version__
+from selfish_rnn.cli.flops import flops
 from selfish_rnn.cli.report import report
 from selfish_rnn.errors import UserError
 
@@ -220,6 +221,7 @@ def bench(context: typer.Context) -> None:
         raise typer.Exit(130)
 
 
+app.command()(flops)
 app.command()(report)
 
 

@@ -26,7 +26,10 @@ def flops(
     ] = None,
     paper: Annotated[bool, typer.Option("--paper", help="The paper's whole table beside ours.")] = False,
 ) -> None:
-    """Count the FLOPs of training and inference, for example: selfish-rnn flops ptb-stacked-lstm method=rigl"""
+    """Count the FLOPs of training and inference.
+
+    For example: selfish-rnn flops ptb-stacked-lstm method=rigl
+    """
     from selfish_rnn.cli.app import console
 
     if paper:

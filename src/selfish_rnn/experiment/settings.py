@@ -197,7 +197,7 @@ else:
     ]
 
 
-MAY_CHANGE = ("device", "threads", "checkpoint_every", "engine")
+MAY_CHANGE = ("device", "threads", "checkpoint_every", "engine", "keep_topologies")
 """Settings that a run may be continued with other values of: they decide where and how fast it runs."""
 
 
@@ -259,6 +259,7 @@ class Experiment(Section):
     )
     device: Annotated[str, AfterValidator(check_device)] = "cpu"
     threads: int | None = Field(None, gt=0, description="none: as many as torch chooses")
+    keep_topologies: bool = Field(True, description="write down the topology after every rewiring")
     checkpoint_every: float = Field(10.0, gt=0, description="minutes between checkpoints inside an epoch")
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), validate_default=True)

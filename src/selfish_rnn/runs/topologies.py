@@ -33,7 +33,6 @@ from selfish_rnn.runs.topology_coding import (
 )
 from selfish_rnn.topology import Rewiring, Topology
 
-FILE = "topologies.bin"
 """The name of the file in the folder of a run."""
 
 MARK = b"SRNN-TOP"
@@ -68,7 +67,7 @@ class TopologyHistory:
 
     ::
 
-        history = TopologyHistory(run / FILE)
+        history = TopologyHistory("topologies.bin")
         history.start({weight.name: weight.topology for weight in sparsifier.weights})
         with history.recording(step, epoch) as recording:      # once for every rewiring
             recording.add(weight.name, rewiring)               # once for every matrix

@@ -222,7 +222,7 @@ def _run_layer(module: Any, layer: int, given: Any, state: Any) -> Any:
     state = tuple(each[part] for each in state) if isinstance(state, tuple) else state if state is None else state[part]
     if not packed:
         return torch.func.functional_call(alone, weights, (given, state))[0]
-    borrowing = type(module).from_dense(alone, {name: each for name, each in weights.items() if "weight" in name})
+    borrowing = type(module).from_dense(alone, **{name: each for name, each in weights.items() if "weight" in name})
     for name, each in weights.items():
         if "bias" in name:
             setattr(borrowing, name, each)

@@ -16,7 +16,7 @@ from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.experiment.small_dense import small_dense
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.run import Run
-from selfish_rnn.runs.topologies import FILE, TopologyHistory
+from selfish_rnn.runs.topologies import TopologyHistory
 from selfish_rnn.sparsifier.selection import choose_weights
 from selfish_rnn.training.build import new_model
 
@@ -94,15 +94,16 @@ def run_flops(run: Run) -> TrainingFlops:
         train_tokens = json.loads(folder.corpus.read_text())["tokens"]["train"]
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{folder.corpus} does not tell how many tokens were trained on ({error})") from None
-    vocabulary = len(run.vocabulary)
+    summary = json.loads(folder.summary.read_text()) if folder.summary.exists() else {}
+    vocabulary = summary.get("vocabulary") or len(run.vocabulary)
     uses = language_model_uses(experiment, vocabulary)
-    history = TopologyHistory(folder.path / FILE)
+    history = TopologyHistory(folder.topologies)
     sizes = {use.name: use.size for use in uses}
     words = len(records) * train_tokens
     densities = [{name: gates[WHOLE] for name, gates in record["density"].items()} for record in records]
     final = densities[-1]
-    if folder.summary.exists():
-        final = {name: gates[WHOLE] for name, gates in json.loads(folder.summary.read_text())["density"].items()}
+    if summary:
+        final = {name: gates[WHOLE] for name, gates in summary["density"].items()}
     dense_share = _dense_share(experiment, train_tokens)
     steps = records[-1]["step"]
     stretches = [Stretch(train_tokens, each, dense_share) for each in densities]
