@@ -26,6 +26,7 @@ ROOMS = (
     "experiment",
     "training",
     "runs",
+    "reproduce",
     "bench",
     "cli",
 )

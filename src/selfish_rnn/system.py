@@ -1,9 +1,10 @@
-"""How the process handles the memory of large tensors."""
+"""The process and the machine: memory of large tensors, and the processor."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import platform
 import re
 import sys
 from pathlib import Path
@@ -55,3 +56,13 @@ def peak_memory() -> float | None:
     except ImportError:  # Windows
         return None
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / _MIB
+
+
+def processor() -> str:
+    """The name its maker gave it, where the system tells."""
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        found = re.search(r"^model name\s*:\s*(.+)$", information.read_text(), re.MULTILINE)
+        if found:
+            return found.group(1).strip()
+    return platform.processor() or platform.machine()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 
 from selfish_rnn import __version__
 from selfish_rnn.engine import library
+from selfish_rnn.system import processor
 
 
 def machine() -> dict[str, Any]:
@@ -49,13 +49,3 @@ def _ticks() -> tuple[int, int] | None:
         return None
     ticks = [int(number) for number in statistics.read_text().splitlines()[0].split()[1:9]]
     return sum(ticks), ticks[3] + ticks[4]
-
-
-def processor() -> str:
-    """The name its maker gave it, where the system tells."""
-    information = Path("/proc/cpuinfo")
-    if information.exists():
-        found = re.search(r"^model name\s*:\s*(.+)$", information.read_text(), re.MULTILINE)
-        if found:
-            return found.group(1).strip()
-    return platform.processor() or platform.machine()

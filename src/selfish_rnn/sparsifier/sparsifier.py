@@ -116,6 +116,10 @@ class Sparsifier:
         self._binding = Binding(self, model)
         self._await_rewiring()
 
+    def reseed(self, seed: int) -> None:
+        """Draw the positions of all further rewirings from another seed than the starting topology."""
+        self._generator.manual_seed(seed)
+
     def replace_weights(self, model: nn.Module, weights: Sequence[SparseWeight]) -> None:
         """Go on with the same weights in another form: what an engine calls that stores them its own way.
 
