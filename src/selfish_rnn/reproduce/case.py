@@ -39,7 +39,7 @@ class Case:
         """The case as words of ``selfish-rnn train``, laid over a preset that has so many updates an epoch."""
         method = METHOD_WORDS.get(self.method, (f"method={self.method}",))
         sparsity = () if self.sparsity is None else (f"sparsity={self.sparsity:g}",)
-        interval = () if self.rewire_every == 1 else (f"rewire_every={round(self.rewire_every * updates)}",)
+        interval = () if self.rewire_every == 1 else (f"rewire_every={max(round(self.rewire_every * updates), 1)}",)
         return (*method, f"optimizer.name={self.optimizer}", *sparsity, *interval, *self.changes)
 
 

@@ -43,8 +43,8 @@ def _timed(preset: str, wide: int, narrow: int, *changes: str) -> dict[str, tupl
 
 
 _TINY_TEXT = (
-    "corpus=python-docs", "train_tokens=1500", "epochs=3", "batch_size=10", "sub_batches=1", "valid_batch_size=10",
-    "test_batch_size=10", "window=20", "optimizer.nonmono=0", "rescale=true",
+    "corpus=python-docs", "train_tokens=1500", "epochs=3", "engine=masked", "batch_size=10", "sub_batches=1",
+    "valid_batch_size=100", "test_batch_size=100", "window=20", "optimizer.nonmono=0", "rescale=true",
 )  # fmt: skip
 _TINY_ON_LSTM = ("model.embedding=8", "model.hidden=8", "model.layers=2", "model.chunk=2")
 _TINY_HOURS = 0.001

@@ -98,7 +98,7 @@ def claims_table(findings: Findings) -> str:
             ])  # fmt: skip
         if len(decision.parts) > 1:
             rows.append(["", "", "all of them", "", "", f"**{decision.verdict}**"])
-    return markdown(["claim", "network", "compared", "mean ± standard error", "seed: value", "verdict"], rows)
+    return markdown(["claim", "network", "compared", "mean ± standard error", "seed: value", "verdict"], rows, text=6)
 
 
 def short_table(findings: Findings) -> str:
@@ -113,4 +113,4 @@ def short_table(findings: Findings) -> str:
         if verdict == UNDECIDED and min(seeds) < LEAST_SEEDS:
             verdict = f"{UNDECIDED} ({min(seeds)} of {LEAST_SEEDS} seeds)"
         rows.append([str(decision.claim.number), decision.claim.text, "; ".join(numbers) or NONE, verdict])
-    return markdown(["", "claim of the paper", "mean ± standard error over seeds", "verdict"], rows)
+    return markdown(["", "claim of the paper", "mean ± standard error over seeds", "verdict"], rows, text=4)

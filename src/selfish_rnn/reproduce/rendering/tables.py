@@ -34,15 +34,15 @@ def table(item: Item, findings: Findings) -> str:
     return RENDERERS[item.shows](item, findings)
 
 
-def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; columns of numbers, which are all but the first, to the right.
+def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]], text: int = 1) -> str:
+    """A table; the first columns are text, to the left, the others numbers, to the right.
 
     >>> print(markdown(["row", "test"], [["Selfish", "71.65"]]))
     | row | test |
     |---|---:|
     | Selfish | 71.65 |
     """
-    lines = [f"| {' | '.join(headings)} |", f"|---|{'---:|' * (len(headings) - 1)}"]
+    lines = [f"| {' | '.join(headings)} |", f"|{'---|' * text}{'---:|' * (len(headings) - text)}"]
     return "\n".join([*lines, *(f"| {' | '.join(cells)} |" for cells in rows)])
 
 
