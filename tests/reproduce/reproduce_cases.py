@@ -69,7 +69,7 @@ def fork(command: Sequence[str], log: IO[bytes]) -> Process:
         os.setsid()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        sys.stdout = sys.stderr = open(log.fileno(), "w", buffering=1, closefd=False)
+        sys.stdout = sys.stderr = os.fdopen(log.fileno(), "w", buffering=1, closefd=False)
         sys.argv = ["selfish-rnn", *command[len(SELFISH_RNN) :]]
         cli.main()
     except SystemExit as left:

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-
 from reproduce_cases import made_up
+
 from selfish_rnn.errors import UserError
 from selfish_rnn.reproduce.case import Case
 from selfish_rnn.reproduce.distances import Distances, pairs_of
@@ -34,7 +34,11 @@ def root(tmp_path: Path) -> Path:
 
 
 def verdict_of(number: int, root: Path) -> str:
-    found = [one for one in decisions(findings_of(root, "small")) if (one.claim.number, one.network) == (number, "stacked-lstm")]
+    found = [
+        one
+        for one in decisions(findings_of(root, "small"))
+        if (one.claim.number, one.network) == (number, "stacked-lstm")
+    ]
     return found[0].verdict
 
 
@@ -60,9 +64,13 @@ def test_distances_decide_their_claim(root: Path) -> None:
     for pair in pairs_of(ITEMS["distance-growth"], SMALL):
         results.keep(*made_up(pair[0].case, pair[0].seed, 100.0))
         gradient = pair[0].case.method == "gradient-growth"
-        distances.keep(pair, [{"epoch": 5, "all": 0.9}, {"epoch": 60, "all": (0.6 if gradient else 0.8) + pair[0].seed / 100}])
+        distances.keep(
+            pair, [{"epoch": 5, "all": 0.9}, {"epoch": 60, "all": (0.6 if gradient else 0.8) + pair[0].seed / 100}]
+        )
     assert verdict_of(10, root) == HOLDS
-    assert "| random growth | 0.900 ± 0.000 | 0.820 ± 0.010 | 3 |" in table(ITEMS["distance-growth"], findings_of(root, "small"))
+    assert "| random growth | 0.900 ± 0.000 | 0.820 ± 0.010 | 3 |" in table(
+        ITEMS["distance-growth"], findings_of(root, "small")
+    )
 
 
 def test_tables_have_the_papers_numbers_beside_ours(root: Path) -> None:
@@ -116,7 +124,9 @@ def test_documents_are_filled_in_between_their_markers(root: Path, tmp_path: Pat
     assert render_documents(tmp_path, root) == []
 
 
-@pytest.mark.parametrize("text", ["<!-- results: small gates -->\n", "<!-- results: small -->\n<!-- end of results -->"])
+@pytest.mark.parametrize(
+    "text", ["<!-- results: small gates -->\n", "<!-- results: small -->\n<!-- end of results -->"]
+)
 def test_a_marker_that_is_not_closed_or_whole_is_an_error(text: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not closed"):
         rendered(text, tmp_path)

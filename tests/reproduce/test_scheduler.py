@@ -124,7 +124,11 @@ run([job(pathlib.Path({str(tmp_path / "a")!r}), 3.0)], 1)
     scheduler.kill()
     scheduler.wait()
     seen = []
-    progress = run([job(tmp_path / name, 3.0 if name == "a" else 0.0) for name in "ab"], 1, lambda now: seen.append(len(now.elsewhere)))
+    progress = run(
+        [job(tmp_path / name, 3.0 if name == "a" else 0.0) for name in "ab"],
+        1,
+        lambda now: seen.append(len(now.elsewhere)),
+    )
     assert states(progress) == {"a": "finished before", "b": "finished"}
     assert starts(tmp_path / "a") == 1
     assert max(seen) == 1

@@ -50,7 +50,12 @@ def test_the_same_difference_with_every_seed_is_decided(value: float, seeds: int
 
 @pytest.mark.parametrize(
     ("given_values", "verdict"),
-    [((1.0, 1.2, 0.9), HOLDS), ((-1.0, -1.2, -0.9), FAILS), ((1.0, 1.2, -0.1), UNDECIDED), ((0.1, 0.1, 9.0), UNDECIDED)],
+    [
+        ((1.0, 1.2, 0.9), HOLDS),
+        ((-1.0, -1.2, -0.9), FAILS),
+        ((1.0, 1.2, -0.1), UNDECIDED),
+        ((0.1, 0.1, 9.0), UNDECIDED),
+    ],
 )
 def test_examples(given_values: tuple[float, ...], verdict: str) -> None:
     assert Evidence(given_values).verdict == verdict

@@ -54,7 +54,8 @@ def make_timed(planned: Sequence[PlannedRun], workshop: Workshop, budget: float)
         together.outcomes += measured.failed
     for one in left:
         folder = workshop.folder(one)
-        workshop.results.keep(collect(folder, one, made_here(), _Clock(folder).points), one)
+        if records_of(folder):  # else the time was too short for even one epoch
+            workshop.results.keep(collect(folder, one, made_here(), _Clock(folder).points), one)
     return together
 
 

@@ -132,10 +132,10 @@ def _distances(item: Item, findings: Findings) -> str:
 
 def _times(item: Item, findings: Findings) -> str:
     found = {row.label: findings.of(item, row) for row in item.rows}
-    marks = sorted({round(point["seconds"], -1) for results in found.values() for point in _points(results)})
+    marks = sorted({point["seconds"] for results in found.values() for point in _points(results)})
     rows = []
     for label, results in found.items():
-        at = {round(point["seconds"], -1): f"{point['test_perplexity']:.2f}" for point in _points(results)}
+        at = {point["seconds"]: f"{point['test_perplexity']:.2f}" for point in _points(results)}
         rows.append([label, *(at.get(mark, NONE) for mark in marks)])
     return markdown(["test perplexity", *(f"after {mark:,.0f} s" for mark in marks)], rows)
 
@@ -157,7 +157,7 @@ RENDERERS: dict[str, Callable[[Item, Findings], str]] = {
 def outcomes(item: Item, findings: Findings) -> list[dict[str, Any]]:
     """The lines of a figure of test perplexity against a setting, as the analysis room draws them."""
     lines: dict[str, dict[str, Any]] = {}
-    for row in item.rows:
+    for row in item.rows if item.shows == "perplexity" else ():
         tests = [result.summary["test_perplexity"] for result in findings.of(item, row)]
         if not tests:
             continue
