@@ -40,7 +40,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Workshop]:
 def _distance(first: Path, second: Path | None) -> list[dict[str, float]]:
     assert first.is_dir()
     assert second is None or second.is_dir()
-    return [{"epoch": 1, "all": 0.25}, {"epoch": 2, "all": 0.75}]
+    return [{"epoch": 1, "mean": 0.25}, {"epoch": 2, "mean": 0.75}]
 
 
 @pytest.mark.slow

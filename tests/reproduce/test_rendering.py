@@ -14,7 +14,8 @@ from selfish_rnn.reproduce.distances import Distances, pairs_of
 from selfish_rnn.reproduce.paper import ITEMS
 from selfish_rnn.reproduce.rendering.decisions import claims_table, decisions, short_table
 from selfish_rnn.reproduce.rendering.documents import DOCUMENTS, findings_of, render_documents, rendered
-from selfish_rnn.reproduce.rendering.tables import outcomes, table
+from selfish_rnn.reproduce.rendering.drawing import outcomes
+from selfish_rnn.reproduce.rendering.tables import table
 from selfish_rnn.reproduce.rendering.verdicts import FAILS, HOLDS, RULE, UNDECIDED
 from selfish_rnn.reproduce.results import Results
 from selfish_rnn.reproduce.scales import SMALL
@@ -65,7 +66,7 @@ def test_distances_decide_their_claim(root: Path) -> None:
         results.keep(*made_up(pair[0].case, pair[0].seed, 100.0))
         gradient = pair[0].case.method == "gradient-growth"
         distances.keep(
-            pair, [{"epoch": 5, "all": 0.9}, {"epoch": 60, "all": (0.6 if gradient else 0.8) + pair[0].seed / 100}]
+            pair, [{"epoch": 5, "mean": 0.9}, {"epoch": 60, "mean": (0.6 if gradient else 0.8) + pair[0].seed / 100}]
         )
     assert verdict_of(10, root) == HOLDS
     assert "| random growth | 0.900 ± 0.000 | 0.820 ± 0.010 | 3 |" in table(

@@ -134,9 +134,9 @@ def _make(
     runs: Path,
     root: Path,
 ) -> None:
+    from selfish_rnn.reproduce.analysis import distances_over_time
     from selfish_rnn.reproduce.distances import Distances, pairs_of
     from selfish_rnn.reproduce.making import Workshop, make, wanted
-    from selfish_rnn.reproduce.rendering.analysis import distances_over_time
     from selfish_rnn.reproduce.rendering.documents import render_item
     from selfish_rnn.reproduce.rendering.tables import Findings
     from selfish_rnn.reproduce.timed import make_timed

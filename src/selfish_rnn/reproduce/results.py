@@ -18,6 +18,7 @@ from selfish_rnn import __version__
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.presets import Settings, build_experiment
 from selfish_rnn.files import write_atomically
+from selfish_rnn.reproduce.analysis import operations
 from selfish_rnn.reproduce.paper import ITEMS
 from selfish_rnn.reproduce.plan import PlannedRun, differences
 from selfish_rnn.system import processor
@@ -32,7 +33,8 @@ class Result:
 
     ``settings`` are the whole configuration, ``series`` a list over the epochs for everything that figures show,
     ``density`` that of every gate at the end, ``summary`` what the run came to, ``points`` test perplexity against
-    seconds for a run that ended by the clock, ``made`` by which commit, versions and machine.
+    seconds for a run that ended by the clock, ``operations`` those of training and testing as fractions of the dense
+    network's, ``made`` by which commit, versions and machine.
     """
 
     run: str
@@ -45,6 +47,7 @@ class Result:
     density: dict[str, dict[str, float]]
     made: dict[str, Any]
     points: list[dict[str, float]] = field(default_factory=list)
+    operations: list[float] | None = None
 
     def to_json(self) -> str:
         """One line for each part, so that a change is easy to see."""
@@ -148,6 +151,7 @@ def collect(folder: Path, run: PlannedRun, made: Mapping[str, Any], points: list
         },
         made=dict(made),
         points=points,
+        operations=operations(folder) if is_finished(folder) else None,
     )
 
 

@@ -64,7 +64,7 @@ def _distance(case: Case, seed: int, findings: Findings) -> float | None:
     """The distance, at the end, between the run of a seed and that of the next."""
     for pair in pairs_of(ITEMS["distance-growth"], findings.scale, findings.seeds):
         if pair[0].case == case and pair[0].seed == seed and (records := findings.distances.of(pair)):
-            return records[-1]["all"]
+            return records[-1]["mean"]
     return None
 
 

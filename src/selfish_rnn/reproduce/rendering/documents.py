@@ -18,9 +18,9 @@ from selfish_rnn.files import write_atomically
 from selfish_rnn.reproduce.case import Item
 from selfish_rnn.reproduce.distances import Distances
 from selfish_rnn.reproduce.overview import items_named
-from selfish_rnn.reproduce.rendering.analysis import draw
 from selfish_rnn.reproduce.rendering.decisions import claims_table, short_table
-from selfish_rnn.reproduce.rendering.tables import Findings, outcomes, table
+from selfish_rnn.reproduce.rendering.drawing import draw
+from selfish_rnn.reproduce.rendering.tables import Findings, table
 from selfish_rnn.reproduce.results import Results
 from selfish_rnn.reproduce.scales import scale_named
 
@@ -78,10 +78,9 @@ def render_documents(folder: Path, root: Path) -> list[Path]:
 
 
 def render_item(item: Item, findings: Findings) -> list[Path]:
-    """Write an item's table beside its results, and its figure if it can be drawn."""
+    """Write an item's table beside its results, and its figures where they can be drawn."""
     folder = findings.results.folder / item.name
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "table.md"
     write_atomically(path, (item_text(item, findings) + "\n").encode())
-    figure = folder / "figure.png"
-    return [path, *([figure] if draw(item.name, outcomes(item, findings), figure) else [])]
+    return [path, *draw(item, findings, folder)]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from selfish_rnn.reproduce.case import Item, Row
 from selfish_rnn.reproduce.distances import Distances, pairs_of
 from selfish_rnn.reproduce.plan import runs_of_case
-from selfish_rnn.reproduce.rendering.analysis import operations
 from selfish_rnn.reproduce.results import LARGE, Result, Results
 from selfish_rnn.reproduce.scales import Scale
 
@@ -76,8 +74,8 @@ def _perplexities(item: Item, findings: Findings) -> str:
 def _operations(item: Item, findings: Findings) -> str:
     rows = []
     for row in item.rows:
-        found = [operations(result.settings, vars(result)) for result in findings.of(item, row)[:1]]
-        ours = [f"{share:.2f}" for share in found[0]] if found and found[0] else [NONE, NONE]
+        found = [result.operations for result in findings.of(item, row) if result.operations is not None]
+        ours = [spread([shares[index] for shares in found]) for index in (0, 1)]
         rows.append([label_of(row), _given(row, "train_flops"), _given(row, "test_flops"), *ours])
     return markdown(["run", "paper, train", "paper, test", "train", "test"], rows)
 
@@ -125,7 +123,7 @@ def _distances(item: Item, findings: Findings) -> str:
         if records:
             found[labels[pair[0].case]].append(records)
     for label, series in found.items():
-        first, last = (spread([records[at]["all"] for records in series], 3) for at in (0, -1))
+        first, last = (spread([records[at]["mean"] for records in series], 3) for at in (0, -1))
         rows.append([label, first, last, str(len(series))])
     return markdown(["distance", "first measured", "at the end", "pairs"], rows)
 
@@ -152,21 +150,3 @@ RENDERERS: dict[str, Callable[[Item, Findings], str]] = {
     "distances": _distances,
     "time": _times,
 }
-
-
-def outcomes(item: Item, findings: Findings) -> list[dict[str, Any]]:
-    """The lines of a figure of test perplexity against a setting, as the analysis room draws them."""
-    lines: dict[str, dict[str, Any]] = {}
-    for row in item.rows if item.shows == "perplexity" else ():
-        tests = [result.summary["test_perplexity"] for result in findings.of(item, row)]
-        if not tests:
-            continue
-        label = f"{row.group}, {row.label.partition(',')[0]}" if "," in row.label else row.group
-        line = lines.setdefault(label, {"label": label, "values": [], "perplexities": [], "spreads": [], "dense": None})
-        if row.place is None:
-            line["dense"] = statistics.fmean(tests)
-            continue
-        line["values"].append(row.place)
-        line["perplexities"].append(statistics.fmean(tests))
-        line["spreads"].append(statistics.stdev(tests) if len(tests) > 1 else 0.0)
-    return [line for line in lines.values() if line["values"]]
