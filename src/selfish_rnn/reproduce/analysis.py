@@ -47,8 +47,9 @@ def operations(folder: Path) -> list[float] | None:
 def distances_over_time(first: Path, second: Path | None) -> list[dict[str, float]] | None:
     """Epoch by epoch, the distance between the topologies of two runs, or within one from its fifth epoch on.
 
-    A record has ``epoch``, the ``mean`` over the matrices of recurrent layers, and every matrix by name. Units of two runs are matched by
-    what they do on the test text, unless both runs have the same start. Nothing if a run has no history of topologies.
+    A record has ``epoch``, the ``mean`` over the matrices of recurrent layers, and every matrix by name. Units of two
+    runs are matched by what they do on the test text, unless both runs have the same start. Nothing if a run has no
+    history of topologies.
     """
     evolution = part("evolution")
     if evolution is None:
