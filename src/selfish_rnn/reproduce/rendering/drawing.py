@@ -66,11 +66,10 @@ def _by_setting(item: Item, findings: Findings, figures: Any) -> Figures:
 
 
 def _of_gates(item: Item, findings: Findings, figures: Any) -> Figures:
-    found = {row: findings.of(item, row) for row in item.rows}
     return {
         f"-{row.case.network}": figures.gate_breakdown(_record(results[0]))
-        for row, results in found.items()
-        if results and row.case is not None
+        for row in item.rows
+        if row.case is not None and (results := findings.of(item, row))
     }
 
 
