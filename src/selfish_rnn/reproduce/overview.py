@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ def standing(item: Item, scale: Scale, results: Results, seeds: Sequence[int], b
 def hours_of(run: PlannedRun, item: Item, results: Results, budget: float) -> float:
     """Core-hours of a run: as finished runs of the network took, else as the scale's table says."""
     if item.shows == "time":
-        return budget / 3600
+        return budget / 3600 * (os.cpu_count() or 1)
     same_kind = [
         result.summary["seconds"] / 3600
         for result in results.of_network(run.case.network)

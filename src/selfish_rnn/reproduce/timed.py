@@ -43,7 +43,8 @@ def make_timed(planned: Sequence[PlannedRun], workshop: Workshop, budget: float)
         trained = workshop.work(jobs)
         together.outcomes = [outcome for outcome in together.outcomes if outcome.state == "failed"] + trained.outcomes
         for outcome in trained.outcomes:
-            clocks[outcome.job.name].add(outcome.seconds)
+            if outcome.seconds:  # else it never started
+                clocks[outcome.job.name].add(outcome.seconds)
         if any(outcome.state == "stopped" for outcome in trained.outcomes):
             return together
         failed = {outcome.job.name for outcome in trained.failed}
