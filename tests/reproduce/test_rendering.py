@@ -120,7 +120,9 @@ def test_documents_are_filled_in_between_their_markers(root: Path, tmp_path: Pat
     assert text.startswith("# Title\n<!-- results: small claims-short -->\n\n| ")
     assert "outdated" not in text
     assert "\nbetween\n" in text
-    assert "| 2 | It beats static sparse training | against static +10 ± 0.58 | holds |" in text
+    assert (
+        "| 2 | It beats static sparse training | against static +10 ± 0.58 | holds | `reproduce stacked-lstm` |" in text
+    )
     assert "undecided (0 of 3 seeds)" in text
     assert render_documents(tmp_path, root) == []
 

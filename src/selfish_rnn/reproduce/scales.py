@@ -66,7 +66,7 @@ TINY = Scale(
     },
     updates=8,
     hours=dict.fromkeys(("stacked-lstm", "rhn", "on-lstm", "on-lstm-1300", "awd-lstm-mos"), _TINY_HOURS),
-    budget=2.0,
+    budget=1.5,
     marks=1,
     seeds=(1,),
 )  # fmt: skip

@@ -12,6 +12,7 @@ from selfish_rnn.reproduce.paper.claims import CLAIMS, Claim, Measured, Part
 from selfish_rnn.reproduce.plan import PlannedRun
 from selfish_rnn.reproduce.rendering.tables import NONE, Findings, markdown
 from selfish_rnn.reproduce.rendering.verdicts import LEAST_SEEDS, UNDECIDED, Evidence, overall
+from selfish_rnn.reproduce.scales import Scale
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,18 @@ def _distance(case: Case, seed: int, findings: Findings) -> float | None:
     return None
 
 
+def items_that_decide(claim: Claim, network: str, scale: Scale) -> list[str]:
+    """The first items that make all runs of a claim."""
+    wanted = {PlannedRun(scale, case, 1).name for part in claim.parts for case in part.on(network).cases}
+    needed = []
+    for item in ITEMS.values():
+        made = {PlannedRun(scale, case, 1).name for case in item.cases}
+        if wanted & made:
+            needed.append(item.name)
+            wanted -= made
+    return needed
+
+
 def _verdict(values: Mapping[int, float]) -> str:
     return Evidence(tuple(values.values())).verdict if values else UNDECIDED
 
@@ -95,10 +108,12 @@ def claims_table(findings: Findings) -> str:
                 f"{decision.claim.number}. {decision.claim.text}" if first else "",
                 decision.network if first else "",
                 part.label, _number(values), seeds, verdict,
+                _command(decision, findings) if first else "",
             ])  # fmt: skip
         if len(decision.parts) > 1:
-            rows.append(["", "", "all of them", "", "", f"**{decision.verdict}**"])
-    return markdown(["claim", "network", "compared", "mean ± standard error", "seed: value", "verdict"], rows, text=6)
+            rows.append(["", "", "all of them", "", "", f"**{decision.verdict}**", ""])
+    headings = ["claim", "network", "compared", "mean ± standard error", "seed: value", "verdict", "made by"]
+    return markdown(headings, rows, text=len(headings))
 
 
 def short_table(findings: Findings) -> str:
@@ -112,5 +127,10 @@ def short_table(findings: Findings) -> str:
         verdict = decision.verdict
         if verdict == UNDECIDED and min(seeds) < LEAST_SEEDS:
             verdict = f"{UNDECIDED} ({min(seeds)} of {LEAST_SEEDS} seeds)"
-        rows.append([str(decision.claim.number), decision.claim.text, "; ".join(numbers) or NONE, verdict])
-    return markdown(["", "claim of the paper", "mean ± standard error over seeds", "verdict"], rows, text=4)
+        command = _command(decision, findings)
+        rows.append([str(decision.claim.number), decision.claim.text, "; ".join(numbers) or NONE, verdict, command])
+    return markdown(["", "claim of the paper", "mean ± standard error over seeds", "verdict", "made by"], rows, text=5)
+
+
+def _command(decision: Decision, findings: Findings) -> str:
+    return f"`reproduce {' '.join(items_that_decide(decision.claim, decision.network, findings.scale))}`"
