@@ -70,14 +70,14 @@ def _distance(case: Case, seed: int, findings: Findings) -> float | None:
 
 
 def items_that_decide(claim: Claim, network: str, scale: Scale) -> list[str]:
-    """The first items that make all runs of a claim."""
-    wanted = {PlannedRun(scale, case, 1).name for part in claim.parts for case in part.on(network).cases}
+    """Items that make all runs of a claim: those that make most of them, and of these the smaller, first."""
+    left = {PlannedRun(scale, case, 1).name for part in claim.parts for case in part.on(network).cases}
+    made = {name: {PlannedRun(scale, case, 1).name for case in item.cases} for name, item in ITEMS.items()}
     needed = []
-    for item in ITEMS.values():
-        made = {PlannedRun(scale, case, 1).name for case in item.cases}
-        if wanted & made:
-            needed.append(item.name)
-            wanted -= made
+    while left:
+        best = max(made, key=lambda name: (len(made[name] & left), -len(made[name])))
+        needed.append(best)
+        left -= made[best]
     return needed
 
 
