@@ -34,6 +34,7 @@ COMMANDS = (
     "bench",
     "flops",
     "report",
+    "reproduce",
 )
 
 

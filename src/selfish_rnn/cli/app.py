@@ -16,6 +16,7 @@ from rich.table import Table
 from selfish_rnn import __version__
 from selfish_rnn.cli.flops import flops
 from selfish_rnn.cli.report import report
+from selfish_rnn.cli.reproduce import reproduce
 from selfish_rnn.errors import UserError
 
 if TYPE_CHECKING:
@@ -223,6 +224,7 @@ def bench(context: typer.Context) -> None:
 
 app.command()(flops)
 app.command()(report)
+app.command()(reproduce)
 
 
 def _train(run: Run) -> None:

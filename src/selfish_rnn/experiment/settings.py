@@ -254,6 +254,7 @@ class Experiment(Section):
     restart_at: tuple[int, ...] = Field((), description="epochs after which averaging starts anew")
     early_stop: int | None = Field(None, gt=0, description="stop after so many epochs without improvement")
     seed: int = Field(1111, ge=0)
+    start_seed: int | None = Field(None, ge=0, description="of starting weights and topology; none: that of the run")
     engine: Literal["auto", "masked", "packed"] = Field(
         "auto", description="masked: dense with a mask; packed: existing weights only; auto: the faster"
     )
