@@ -25,12 +25,10 @@ def highway_loop(cell: HighwayCell, inputs: Tensor, state: Tensor, mask: Tensor 
     return torch.stack(states)
 
 
-def ordered_neurons_loop(
-    cell: OrderedNeuronsCell, inputs: Tensor, hidden: Tensor, memory: Tensor
-) -> tuple[Tensor, ...]:
+def ordered_neurons_loop(cell: OrderedNeuronsCell, inputs: Tensor, hidden: Tensor, c: Tensor) -> tuple[Tensor, ...]:
     """The straightforward loop: autograd, both products at every step."""
     chunks, chunk = cell.hidden // cell.chunk, cell.chunk
-    memory = memory.view(-1, chunks, chunk)
+    c = c.view(-1, chunks, chunk)
     outputs = []
     for entering in inputs:
         sums = functional.linear(entering, cell.weight_input, cell.bias_input)
@@ -42,7 +40,7 @@ def ordered_neurons_loop(
         overlap = master_forget * master_input
         keep = torch.sigmoid(keep) * overlap + (master_forget - overlap)
         write = torch.sigmoid(write) * overlap + (master_input - overlap)
-        memory = keep * memory + write * torch.tanh(candidate)
-        hidden = (torch.sigmoid(output) * torch.tanh(memory)).flatten(1)
+        c = keep * c + write * torch.tanh(candidate)
+        hidden = (torch.sigmoid(output) * torch.tanh(c)).flatten(1)
         outputs.append(hidden)
-    return torch.stack(outputs), memory.flatten(1)
+    return torch.stack(outputs), c.flatten(1)

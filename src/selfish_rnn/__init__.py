@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from selfish_rnn.analysis.distance import topology_distance
     from selfish_rnn.analysis.flops import flops
     from selfish_rnn.analysis.gates import gate_densities
-    from selfish_rnn.engine import pack
+    from selfish_rnn.engine import pack, register_packed
     from selfish_rnn.errors import UserError
-    from selfish_rnn.optim import NTASGD, SNTASGD
+    from selfish_rnn.optim import NTASGD, SNTASGD, AveragedSGD
     from selfish_rnn.runs.export import load_model
-    from selfish_rnn.sparsifier import Sparsifier
+    from selfish_rnn.sparsifier import SparseTraining, Sparsifier
     from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures, shrink
     from selfish_rnn.sparsifier.registry import register_cell
     from selfish_rnn.topology import (
@@ -29,26 +29,39 @@ if TYPE_CHECKING:
         SNFS,
         STATIC,
         STATIC_ER,
+        Allocation,
         GateLayout,
+        Growth,
         Method,
+        Pruning,
+        Redistribution,
+        Removal,
+        Schedule,
+        register,
+        register_method,
     )
 
 __all__ = [
     "DENSE", "DSR", "GMP", "METHODS", "NTASGD", "RIGL", "SELFISH", "SET", "SNFS", "SNTASGD",
-    "STATIC", "STATIC_ER", "GateLayout", "IntrinsicSparseStructures", "Method", "Sparsifier", "UserError", "flops",
-    "gate_densities", "load_model", "pack", "register_cell", "shrink", "topology_distance",
+    "STATIC", "STATIC_ER", "Allocation", "AveragedSGD", "GateLayout", "Growth", "IntrinsicSparseStructures", "Method",
+    "Pruning", "Redistribution", "Removal", "Schedule", "SparseTraining", "Sparsifier", "UserError", "flops",
+    "gate_densities", "load_model", "pack", "register", "register_cell", "register_method", "register_packed", "shrink",
+    "topology_distance",
 ]  # fmt: skip
 
 _HOMES = {
     "NTASGD": "optim",
     "SNTASGD": "optim",
+    "AveragedSGD": "optim",
     "IntrinsicSparseStructures": "sparsifier.intrinsic",
+    "SparseTraining": "sparsifier",
     "Sparsifier": "sparsifier",
     "UserError": "errors",
     "flops": "analysis.flops",
     "gate_densities": "analysis.gates",
     "load_model": "runs.export",
     "pack": "engine",
+    "register_packed": "engine",
     "register_cell": "sparsifier.registry",
     "shrink": "sparsifier.intrinsic",
     "topology_distance": "analysis.distance",

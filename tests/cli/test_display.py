@@ -52,6 +52,16 @@ def test_the_number_of_weights_is_told_when_it_changes():
     assert epoch_line(EPOCH, WEIGHTS + 1).endswith("averaged, 17,912,345 weights, best")
 
 
+def test_what_prunes_is_not_called_rewired(texts: Path):
+    console, file = paper()
+    log = PlainLog(console, FOLDER)
+    trainer = tiny_trainer(texts, method="gmp")
+    log.on_start(trainer)
+    network = {**EPOCH.network, "active_weights": trainer.sparsifier.active_weights}
+    log.on_epoch(dataclasses.replace(EPOCH, network=network))
+    assert "averaged, pruned 45.7 %, best" in file.getvalue()
+
+
 def test_the_longest_line_of_an_epoch_fits_a_page():
     longest = dataclasses.replace(EPOCH, epoch=100, epochs=100, train_loss=345.0, valid_loss=345.0, seconds_left=359999)
     for weights in (WEIGHTS, WEIGHTS + 1):
@@ -175,8 +185,9 @@ def test_the_methods_fit_a_page_with_their_parts_whole_and_their_references():
     lines = file.getvalue().splitlines()
     assert max(map(len, lines)) <= PAGE
     words = " ".join(file.getvalue().split())
-    for method in CONFIGURED_METHODS.values():
-        row = next(line.split() for line in lines if line.split() and line.split()[0] == method.name)
-        assert row[1] == method.allocation
-        assert row[2] == (method.removal or "none")
-        assert f"{method.name} {method.reference}" in words
+    for configured in CONFIGURED_METHODS.values():
+        expected = configured.row()
+        row = next(line.split() for line in lines if line.split() and line.split()[0] == expected["method"])
+        assert row[1] == expected["allocation"]
+        assert " ".join(row).startswith(" ".join([expected["method"], expected["allocation"], expected["removal"]]))
+        assert f"{expected['method']} {expected['reference']}" in words

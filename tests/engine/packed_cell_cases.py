@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from packed_cases import assert_close, assert_same_gradient, seeded, topology
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from selfish_rnn.engine import PackedEmbedding, PackedLinear, PackedWeight
 from selfish_rnn.engine.dense_gradients import dense_gradient, start_collecting, stop_collecting
+from selfish_rnn.engine.registry import counterpart
 from selfish_rnn.sparsifier.registry import gate_layouts
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -32,27 +33,26 @@ def sparse_cell_(cell: Module, density: float, seed: int) -> Module:
     return cell
 
 
-def packed_cell_(cell: Module) -> Module:
-    """With packed weights in the place of its parameters."""
-    for name, layout in gate_layouts(cell).items():
-        sizes = [stop - first for _, first, stop in layout.row_ranges()]
-        weight = PackedWeight.from_dense(cell.get_parameter(name), None, sizes)
-        del cell._parameters[name]
-        cell.add_module(name, weight)
-    return cell
+def packed_cell(cell: Module) -> Module:
+    """A copy that is packed, also where nothing is zero."""
+    cell = copy.deepcopy(cell)
+    rows = {name: [stop - first for _, first, stop in gates.row_ranges()] for name, gates in gate_layouts(cell).items()}
+    weights = {name: PackedWeight.from_dense(cell.get_parameter(name), None, sizes) for name, sizes in rows.items()}
+    return cast(Module, counterpart(cell, weights))
 
 
 def pair(cell: Module, density: float, seed: int) -> tuple[Module, Module]:
     """The same cell packed, and dense in double precision."""
     sparse_cell_(cell, density, seed)
-    return packed_cell_(copy.deepcopy(cell)), cell.double()
+    return packed_cell(cell), cell.double()
 
 
 def packed_model(model: Module, cells: list[str]) -> Module:
     """A copy with packed cells, and a packed embedding to which the output layer is tied."""
     model = copy.deepcopy(model)
     for name in cells:
-        packed_cell_(model.get_submodule(name))
+        owner, _, last = name.rpartition(".")
+        setattr(model.get_submodule(owner), last, packed_cell(model.get_submodule(name)))
     model.embedding = PackedEmbedding.from_dense(model.embedding)
     model.decoder = PackedLinear.from_dense(model.decoder, weight=model.embedding.weight)
     return model

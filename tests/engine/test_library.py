@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import re
 from pathlib import Path
 
 import pytest
 from packed_cases import needs_kernels
 
-from selfish_rnn.engine import library
+from selfish_rnn.engine import abi, library
 
 MAPS = Path("/proc/self/maps")
+HEADER = Path(__file__).parents[2] / "src" / "selfish_rnn" / "engine" / "kernels" / "abi.hpp"
 
 
 def test_without_the_library_the_engine_is_not_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -42,8 +44,45 @@ def test_the_process_has_one_openmp_runtime() -> None:
     assert len(runtimes) == 1
 
 
-def test_structures_are_plain_eight_byte_fields() -> None:
-    """As in layer.hpp and packed.hpp, where nothing is padded."""
-    for structure in (library.LayerForward, library.LayerBackward, library.IndexHeader):
-        size = 8 * sum(ctypes.sizeof(kind) // 8 for _, kind in structure._fields_)
-        assert ctypes.sizeof(structure) == size
+@needs_kernels
+def test_every_structure_is_the_one_of_the_header() -> None:
+    """Names, kinds and order of all fields, read from the header by other means than the library's."""
+    names: dict[str, list[str]] = {}
+    code = re.sub(r"//.*", "", HEADER.read_text())
+    for structure, body in re.findall(r"^struct (\w+) \{\n(.*?)^\};", code, flags=re.DOTALL | re.MULTILINE):
+        names[structure] = re.findall(r"(\w+)(?:\[\d+\])?[,;]", body)
+    found = library.structures()
+    assert len(found) == 10
+    assert {name: [field for field, _ in found[name]._fields_] for name in found} == names
+    for structure in found.values():
+        for offset, (field, kind) in zip(offsets(structure), structure._fields_, strict=True):
+            assert getattr(structure, field).offset == offset
+            assert kind in (ctypes.c_int64, ctypes.c_void_p, *found.values()) or field == "offset"
+
+
+def offsets(structure: type[ctypes.Structure]) -> list[int]:
+    """Nothing is padded."""
+    return list(itertools.accumulate((ctypes.sizeof(kind) for _, kind in structure._fields_[:-1]), initial=0))
+
+
+@needs_kernels
+def test_a_library_of_other_structures_is_refused() -> None:
+    description = library._description(library.kernels())
+    sizes = [ctypes.sizeof(structure) for structure in library.structures().values()]
+    assert list(abi.structures(description, sizes)) == list(library.structures())
+    for wrong in (sizes[:-1], [*sizes[:-1], sizes[-1] + 8]):
+        with pytest.raises(RuntimeError, match="do not agree: reinstall"):
+            abi.structures(description, wrong)
+
+
+@needs_kernels
+def test_a_field_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(TypeError, match="LayerForward has no field stepps"):
+        library.run("layer_forward", {"steps": 1}, stepps=1)
+
+
+@needs_kernels
+def test_panels_of_a_trace_are_those_of_the_kernels() -> None:
+    for columns in range(1, 400):
+        assert library._traced_panel_columns(columns) == library.panel_floats(columns, 1) >= columns
+        assert library.panel_floats(columns, 7) == 7 * library.panel_floats(columns, 1)

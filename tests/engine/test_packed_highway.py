@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -14,7 +12,7 @@ from packed_cell_cases import (
     assert_same_parameters,
     backward,
     in_double,
-    packed_cell_,
+    packed_cell,
     packed_model,
     pair,
     sparse_cell_,
@@ -76,7 +74,7 @@ def test_levels_may_be_tiled_differently() -> None:
     sparse_cell_(cell, 0.5, 2)
     with torch.no_grad():
         cell.get_parameter("weight_recurrent_2").mul_(torch.rand(600, 300, generator=seeded(1)) < 0.1)
-    packed = packed_cell_(copy.deepcopy(cell))
+    packed = packed_cell(cell)
     threads = torch.get_num_threads()
     given_window = window((3, 20, 10), 300, 1, 5)
     exact_window = in_double(given_window)

@@ -267,7 +267,7 @@ def test_operators_pass_the_checks_of_torch(name: str) -> None:
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh"])
-def test_the_way_back_of_a_layer_passes_the_checks_of_torch(cell: str) -> None:
+def test_the_backward_operator_of_a_layer_passes_the_checks_of_torch(cell: str) -> None:
     arguments = [a.detach() if isinstance(a, torch.Tensor) else a for a in layer_arguments(cell, True)]
     x, h, _, input_values, input_index, recurrent_values, recurrent_index, *_ = arguments
     y, h_last, c_last, *kept = torch.ops.selfish_rnn.recurrent_layer(*arguments)

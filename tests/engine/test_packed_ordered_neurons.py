@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -14,7 +12,7 @@ from packed_cell_cases import (
     assert_same_parameters,
     backward,
     in_double,
-    packed_cell_,
+    packed_cell,
     packed_model,
     pair,
     sparse_cell_,
@@ -58,7 +56,7 @@ def test_outputs_and_gradients(
         assert all(torch.equal(*both) for both in zip(packed(*given_window), got, strict=True))
     backward(list(got[:2]), seed)
     backward(list(want[:2]), seed)
-    for name, tensor, exact in zip(("inputs", "hidden", "memory"), given_window, exact_window, strict=True):
+    for name, tensor, exact in zip(("inputs", "hidden", "cell"), given_window, exact_window, strict=True):
         assert_close(tensor.grad, exact.grad, name)
     assert_same_parameters(packed, dense)
 
@@ -80,12 +78,12 @@ def test_two_threads() -> None:
     assert_same_parameters(packed, dense)
 
 
-def test_gradient_of_the_last_memory_alone() -> None:
+def test_gradient_of_the_last_cell_alone() -> None:
     packed, dense = pair(OrderedNeuronsCell(6, 8, 2), 0.5, 2)
     given_window = window((3, 4, 6), 8, 2, 2)
     exact_window = in_double(given_window)
-    backward([packed(*given_window).memory], 1)
-    backward([dense(*exact_window).memory], 1)
+    backward([packed(*given_window).cell], 1)
+    backward([dense(*exact_window).cell], 1)
     assert_same_parameters(packed, dense)
     assert_close(given_window[2].grad, exact_window[2].grad)
 
@@ -93,7 +91,7 @@ def test_gradient_of_the_last_memory_alone() -> None:
 @pytest.mark.parametrize("training", [True, False])
 def test_drop_connect_drops_the_same_weights(training: bool) -> None:
     cell = sparse_cell_(OrderedNeuronsCell(9, 20, 5, weight_drop=0.4), 0.5, 2)
-    packed, dense = packed_cell_(copy.deepcopy(cell)).train(training), cell.train(training)
+    packed, dense = packed_cell(cell).train(training), cell.train(training)
     entering = [tensor.detach() for tensor in window((4, 3, 9), 20, 2, 1)]
     outputs = []
     for each in (packed, dense):
@@ -116,7 +114,7 @@ def test_dense_gradients(weight_drop: float) -> None:
         torch.manual_seed(5)
         backward([cell(*(tensor.detach() for tensor in given_window)).hidden], 2)
 
-    assert_collects(packed_cell_(copy.deepcopy(cell)), cell, run)
+    assert_collects(packed_cell(cell), cell, run)
 
 
 def test_operator() -> None:

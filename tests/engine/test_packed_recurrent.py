@@ -253,6 +253,6 @@ def test_weights_of_other_gates_are_refused() -> None:
     """The kernels count on every gate being cut in the same places."""
     dense = nn.LSTM(5, 64)
     with pytest.raises(ValueError, match=r"weight_hh_l0 needs a packed weight of \(256, 64\) with gates"):
-        PackedLSTM.from_dense(dense, {"weight_hh_l0": PackedWeight.from_dense(dense.weight_hh_l0)})
+        PackedLSTM.from_dense(dense, weight_hh_l0=PackedWeight.from_dense(dense.weight_hh_l0))
     with pytest.raises(ValueError, match="weight_ih_l0 needs"):
-        PackedLSTM.from_dense(dense, {"weight_ih_l0": PackedLSTM.from_dense(dense).weight_hh_l0})
+        PackedLSTM.from_dense(dense, weight_ih_l0=PackedLSTM.from_dense(dense).weight_hh_l0)

@@ -112,7 +112,7 @@ def test_an_impossible_rewiring_changes_nothing(removed: list[int], grown: list[
 
 @pytest.mark.parametrize("more", [0, 5])
 def test_training_goes_on_while_the_last_graph_is_still_there(more: int) -> None:
-    """As in a loop, where ``loss`` lives until the next one is computed; its own way back is closed."""
+    """As in a loop, where ``loss`` lives until the next one is computed; its own backward pass is refused."""
     weight = packed(20, 30, 0.3, 0)
     x = torch.ones(2, 30)
     loss, unused = (functional.linear(x, weight).square().sum() for _ in range(2))

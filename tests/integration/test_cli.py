@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from selfish_rnn import METHODS, cli, files
+from selfish_rnn import cli, files
+from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS
 from selfish_rnn.experiment.presets import build_experiment, preset_names, read_config, read_preset
 from tiny_runs import result_of, stop_after, tiny_run, tiny_words, write_corpus
 
-COMMANDS = ("train", "resume", "evaluate", "generate", "export", "presets", "show", "methods", "bench")
+COMMANDS = ("train", "resume", "evaluate", "generate", "export", "presets", "show", "methods", "bench", "report")
 
 
 class Said(NamedTuple):
@@ -171,9 +172,9 @@ def test_what_is_no_exported_model_is_not_called_damaged(tmp_path: Path):
 def test_the_methods_are_shown_with_their_references():
     said = selfish_rnn("methods")
     assert said.code == 0
-    for method in METHODS.values():
-        assert re.search(rf"^{method.name} +{method.allocation} ", said.out, re.MULTILINE)
-        assert method.reference.split(":")[0] in said.out
+    for row in (configured.row() for configured in CONFIGURED_METHODS.values()):
+        assert re.search(rf"^{row['method']} +{row['allocation']} +{row['removal']} ", said.out, re.MULTILINE)
+        assert row["reference"].split(":")[0] in said.out
     assert all(len(line) <= 100 for line in said.out.splitlines())
 
 

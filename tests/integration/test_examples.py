@@ -39,7 +39,11 @@ def python_blocks() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("name", "block"), python_blocks())
 @pytest.mark.usefixtures("tables_as_before")
-def test_python_in_the_documentation_runs(name: str, block: str) -> None:
+def test_python_in_the_documentation_runs(
+    name: str, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "results").symlink_to(ROOT / "results")
+    monkeypatch.chdir(tmp_path)  # what an example writes goes with it
     exec(compile(textwrap.dedent(block), name, "exec"), {})
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -13,10 +14,10 @@ from model_checks import (
     parameter_count,
     randomised,
 )
-from torch import Tensor
+from torch import Tensor, nn
 
 from selfish_rnn.models import MixtureOfSoftmaxesLSTM, regularisers
-from selfish_rnn.models.cells.mixture import mixture_log_probabilities, mixture_loss
+from selfish_rnn.models.cells.mixture import DenseProduct, mixture_log_probabilities, mixture_loss
 from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
 from selfish_rnn.sparsifier.registry import gate_layouts
 
@@ -59,6 +60,11 @@ def loss_of_logits(model: MixtureOfSoftmaxesLSTM, top: Tensor, targets: Tensor) 
     return -model.logits(top).gather(-1, targets.unsqueeze(-1)).mean()
 
 
+def set_weight_drop(model: MixtureOfSoftmaxesLSTM, probability: float) -> None:
+    for rnn in model.rnns:
+        rnn.weight_drop = probability
+
+
 @PRECISIONS
 def test_golden_model(dtype: torch.dtype) -> None:
     golden = Golden("mos_full", dtype)
@@ -74,7 +80,7 @@ def test_golden_model(dtype: torch.dtype) -> None:
     state = tuple(golden[f"{part}0_l{layer}"].unsqueeze(0) for layer in range(3) for part in "hc")
 
     model.eval()
-    model.weight_drop = 0.5
+    set_weight_drop(model, 0.5)
     encoded = model.encode(golden["tokens"], state)
     golden.check(model.logits(encoded.output), "log_probs")
     golden.check(model.loss(encoded.output, golden["targets"]), "eval_loss")
@@ -83,7 +89,7 @@ def test_golden_model(dtype: torch.dtype) -> None:
         golden.check(encoded.state[2 * layer + 1][0], f"cT_l{layer}")
 
     model.train()
-    model.weight_drop = 0.0
+    set_weight_drop(model, 0.0)
     encoded = model.encode(golden["tokens"], state)
     likelihood = model.loss(encoded.output, golden["targets"])
     activation = activation_penalty(getattr(encoded, model.activation_penalty_on), 2.0)
@@ -111,17 +117,19 @@ def mixture_inputs(positions: int) -> tuple[list[Tensor], Tensor]:
 @pytest.mark.parametrize("scores_at_once", [1, 60, 3 * 9 * 7, 10**6])
 def test_pieces_give_the_whole(scores_at_once: int) -> None:
     inputs, targets = mixture_inputs(7)
-    loss = mixture_loss(*inputs, targets, scores_at_once)  # type: ignore[misc, arg-type]
-    whole = -mixture_log_probabilities(*inputs).gather(-1, targets.unsqueeze(-1)).mean()
+    loss = mixture_loss(*inputs, DenseProduct(), targets, scores_at_once)  # type: ignore[misc, arg-type]
+    prior, latent, *decoder = inputs
+    product = partial(nn.functional.linear, weight=decoder[0], bias=decoder[1])
+    whole = -mixture_log_probabilities(prior, latent, product).gather(-1, targets.unsqueeze(-1)).mean()
     torch.testing.assert_close(loss, whole)
     torch.testing.assert_close(torch.autograd.grad(3 * loss, inputs), torch.autograd.grad(3 * whole, inputs))
     with torch.no_grad():
-        assert mixture_loss(*inputs, targets, scores_at_once) == loss  # type: ignore[misc, arg-type]
+        assert mixture_loss(*inputs, DenseProduct(), targets, scores_at_once) == loss  # type: ignore[misc, arg-type]
 
 
 def test_mixture_loss_passes_gradcheck() -> None:
     inputs, targets = mixture_inputs(3)
-    assert torch.autograd.gradcheck(lambda *tensors: mixture_loss(*tensors, targets, 60), inputs)
+    assert torch.autograd.gradcheck(lambda *tensors: mixture_loss(*tensors, DenseProduct(), targets, 60), inputs)
 
 
 def test_paper_size() -> None:

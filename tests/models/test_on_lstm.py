@@ -35,11 +35,11 @@ def small(**changes: float) -> OrderedNeuronsLSTM:
 def test_cell_agrees_with_the_reference_loop(hidden: int, chunk: int) -> None:
     cell = OrderedNeuronsCell(4, hidden, chunk).double()
     randomised(cell)
-    inputs, start, memory = (
+    inputs, start, c = (
         torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((7, 3, 4), (3, hidden), (3, hidden))
     )
-    leaves = [inputs, start, memory, *cell.parameters()]
-    got, want = cell(inputs, start, memory), ordered_neurons_loop(cell, inputs, start, memory)
+    leaves = [inputs, start, c, *cell.parameters()]
+    got, want = cell(inputs, start, c), ordered_neurons_loop(cell, inputs, start, c)
     torch.testing.assert_close(tuple(got[:2]), want)
     probes = tuple(torch.randn_like(tensor) for tensor in want)
     torch.testing.assert_close(torch.autograd.grad(got[:2], leaves, probes), torch.autograd.grad(want, leaves, probes))
@@ -51,9 +51,9 @@ def test_cell_passes_gradcheck() -> None:
     starts = [torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((2, 2, 2), (2, 4), (2, 4))]
     names = [name for name, _ in cell.named_parameters()]
 
-    def run(inputs: Tensor, hidden: Tensor, memory: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
+    def run(inputs: Tensor, hidden: Tensor, c: Tensor, *weights: Tensor) -> tuple[Tensor, ...]:
         values = dict(zip(names, weights, strict=True))
-        return tuple(torch.func.functional_call(cell, values, (inputs, hidden, memory))[:2])
+        return tuple(torch.func.functional_call(cell, values, (inputs, hidden, c))[:2])
 
     assert torch.autograd.gradcheck(run, (*starts, *cell.parameters()))
 
@@ -78,10 +78,10 @@ def test_golden_stack(dtype: torch.dtype) -> None:
         output = cell(entering, golden[f"h0_l{layer}"], golden[f"c0_l{layer}"].flatten(1))
         golden.check(output.hidden, f"hs_l{layer}")
         golden.check(output.hidden[-1], f"hT_l{layer}")
-        golden.check(output.memory.view_as(golden[f"cT_l{layer}"]), f"cT_l{layer}")
+        golden.check(output.cell.view_as(golden[f"cT_l{layer}"]), f"cT_l{layer}")
         forget.append(output.forget_distance)
         written.append(output.input_distance)
-        penalty = penalty + output.memory.square().sum()
+        penalty = penalty + output.cell.square().sum()
         entering = output.hidden
     golden.check(entering, "out")
     golden.check(torch.stack(forget), "dist_forget")

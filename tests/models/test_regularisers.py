@@ -8,7 +8,6 @@ from selfish_rnn.models.regularisers import (
     activation_penalty,
     embed,
     locked_dropout,
-    lstm_with_weight_drop,
     temporal_activation_penalty,
     weight_drop,
 )
@@ -54,51 +53,6 @@ def test_drop_connect_conventions() -> None:
         assert 0.2 < kept.double().mean() < 0.3
         torch.testing.assert_close(dropped[kept], factor * weight[kept])
     torch.testing.assert_close(weight_drop(weight, 0.75, False, "evaluation"), weight / 4)
-
-
-def test_weight_drop_drops_only_the_recurrent_matrix_and_only_in_passing() -> None:
-    lstm = nn.LSTM(4, 5).double()
-    before = {name: tensor.clone() for name, tensor in lstm.state_dict().items()}
-    inputs = torch.randn(6, 3, 4, dtype=torch.float64)
-    state = (torch.randn(1, 3, 5, dtype=torch.float64), torch.randn(1, 3, 5, dtype=torch.float64))
-
-    torch.manual_seed(1)
-    output, (hidden, memory) = lstm_with_weight_drop(lstm, inputs, state, 0.4, training=True)
-    output.sum().backward()
-    assert dict.fromkeys(before, True) == {
-        name: torch.equal(before[name], tensor) for name, tensor in lstm.state_dict().items()
-    }
-
-    torch.manual_seed(1)
-    dropped = nn.LSTM(4, 5).double()
-    dropped.load_state_dict(before)
-    torch.manual_seed(1)
-    mask = nn.functional.dropout(torch.ones(20, 5, dtype=torch.float64), 0.4)
-    with torch.no_grad():
-        dropped.weight_hh_l0.mul_(mask)
-    expected, (expected_hidden, expected_memory) = dropped(inputs, state)
-    torch.testing.assert_close(output, expected)
-    torch.testing.assert_close((hidden, memory), (expected_hidden, expected_memory))
-    expected.sum().backward()
-    assert lstm.weight_hh_l0.grad is not None
-    torch.testing.assert_close(lstm.weight_hh_l0.grad, dropped.weight_hh_l0.grad * mask)
-    torch.testing.assert_close(lstm.weight_ih_l0.grad, dropped.weight_ih_l0.grad)
-
-    torch.testing.assert_close(lstm_with_weight_drop(lstm, inputs, state, 0.4, training=False), lstm(inputs, state))
-
-
-def test_weight_drop_composes_with_a_sparsity_mask() -> None:
-    lstm = nn.LSTM(4, 5)
-    mask = torch.rand(20, 5) < 0.5
-    with torch.no_grad():
-        lstm.weight_hh_l0.mul_(mask)
-    lstm.weight_hh_l0.register_hook(lambda grad: grad * mask)
-    state = (torch.ones(1, 3, 5), torch.ones(1, 3, 5))
-    output, _ = lstm_with_weight_drop(lstm, torch.randn(6, 3, 4), state, 0.4, training=True)
-    output.sum().backward()
-    assert lstm.weight_hh_l0.grad is not None
-    assert lstm.weight_hh_l0.grad[mask].any()
-    assert not lstm.weight_hh_l0.grad[~mask].any()
 
 
 def test_penalties() -> None:

@@ -10,14 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import StepLR
 
-from selfish_rnn.optim import NTASGD, SNTASGD
+from selfish_rnn.optim import NTASGD, SNTASGD, AveragedSGD
 from selfish_rnn.sparsifier.optimizer_state import reset_state
 
 BOTH = pytest.mark.parametrize("kind", [SNTASGD, NTASGD])
-Kind = type[SNTASGD] | type[NTASGD]
 
 
-def model_and_optimizer(kind: Kind, averaging: bool = True, **options: float) -> tuple[nn.Linear, SNTASGD | NTASGD]:
+def model_and_optimizer(
+    kind: type[AveragedSGD], averaging: bool = True, **options: float
+) -> tuple[nn.Linear, AveragedSGD]:
     torch.manual_seed(0)
     model = nn.Linear(4, 3)
     optimizer = kind(model.parameters(), **{"lr": 0.1, **options})
@@ -47,7 +48,7 @@ def same(first: list[Tensor], second: list[Tensor]) -> bool:
 
 
 @BOTH
-def test_raw_weights_are_those_of_plain_sgd(kind: Kind) -> None:
+def test_raw_weights_are_those_of_plain_sgd(kind: type[AveragedSGD]) -> None:
     model, optimizer = model_and_optimizer(kind, weight_decay=0.01)
     iterates = train(model, optimizer, 10)
     plain, _ = model_and_optimizer(kind)
@@ -57,7 +58,7 @@ def test_raw_weights_are_those_of_plain_sgd(kind: Kind) -> None:
 
 
 @BOTH
-def test_average_is_the_mean_of_the_iterates_from_the_trigger_on(kind: Kind) -> None:
+def test_average_is_the_mean_of_the_iterates_from_the_trigger_on(kind: type[AveragedSGD]) -> None:
     model, optimizer = model_and_optimizer(kind, averaging=False)
     train(model, optimizer, 3)
     optimizer.start_averaging()
@@ -80,7 +81,7 @@ def test_ntasgd_is_torch_asgd_but_for_the_first_iterate() -> None:
 
 
 @pytest.mark.parametrize(("kind", "expected"), [(SNTASGD, 2.0), (NTASGD, 0.5)])
-def test_a_grown_weight_is_dragged_to_zero_only_by_the_common_start(kind: Kind, expected: float) -> None:
+def test_a_grown_weight_is_dragged_to_zero_only_by_the_common_start(kind: type[AveragedSGD], expected: float) -> None:
     """Six steps at zero, then the weight grows and stays at 2 for two: mean 2 since growth, 0.5 since the start."""
     weight = nn.Parameter(torch.zeros(1, 1))
     optimizer = kind([weight], lr=1.0)
@@ -96,7 +97,7 @@ def test_a_grown_weight_is_dragged_to_zero_only_by_the_common_start(kind: Kind, 
 
 
 @BOTH
-def test_memory(kind: Kind) -> None:
+def test_memory(kind: type[AveragedSGD]) -> None:
     model, optimizer = model_and_optimizer(kind, averaging=False)
     train(model, optimizer, 2)
     assert not optimizer.state
@@ -111,7 +112,7 @@ def test_memory(kind: Kind) -> None:
 
 
 @BOTH
-def test_averaged_swaps_in_and_out_bit_exactly(kind: Kind) -> None:
+def test_averaged_swaps_in_and_out_bit_exactly(kind: type[AveragedSGD]) -> None:
     model, optimizer = model_and_optimizer(kind)
     train(model, optimizer, 5)
     raw = copies(model)
@@ -127,7 +128,7 @@ def test_averaged_swaps_in_and_out_bit_exactly(kind: Kind) -> None:
 
 
 @BOTH
-def test_raw_weights_come_back_when_the_body_raises(kind: Kind) -> None:
+def test_raw_weights_come_back_when_the_body_raises(kind: type[AveragedSGD]) -> None:
     model, optimizer = model_and_optimizer(kind)
     train(model, optimizer, 5)
     raw = copies(model)
@@ -138,7 +139,7 @@ def test_raw_weights_come_back_when_the_body_raises(kind: Kind) -> None:
 
 
 @BOTH
-def test_averaged_changes_nothing_before_the_trigger(kind: Kind) -> None:
+def test_averaged_changes_nothing_before_the_trigger(kind: type[AveragedSGD]) -> None:
     model, optimizer = model_and_optimizer(kind, averaging=False)
     train(model, optimizer, 3)
     raw = copies(model)
@@ -162,7 +163,7 @@ def test_calls_that_need_the_raw_weights_are_refused_inside_averaged(call: str, 
 
 
 @BOTH
-def test_restart_averages_from_the_raw_weights_on(kind: Kind) -> None:
+def test_restart_averages_from_the_raw_weights_on(kind: type[AveragedSGD]) -> None:
     model, optimizer = model_and_optimizer(kind)
     train(model, optimizer, 5)
     raw = copies(model)
@@ -181,7 +182,7 @@ def test_restart_before_the_trigger_has_no_effect() -> None:
 
 
 @BOTH
-def test_observe_starts_averaging_with_the_next_step(kind: Kind) -> None:
+def test_observe_starts_averaging_with_the_next_step(kind: type[AveragedSGD]) -> None:
     model, optimizer = model_and_optimizer(kind, averaging=False, nonmono=1)
     assert [optimizer.observe(loss) for loss in (3.0, 2.0, 4.0)] == [False, False, True]
     assert optimizer.averaging
@@ -192,7 +193,7 @@ def test_observe_starts_averaging_with_the_next_step(kind: Kind) -> None:
 
 @BOTH
 @pytest.mark.parametrize("through_file", [True, False])
-def test_saved_and_loaded_in_mid_run_continues_bit_identically(kind: Kind, through_file: bool) -> None:
+def test_saved_and_loaded_in_mid_run_continues_bit_identically(kind: type[AveragedSGD], through_file: bool) -> None:
     model, optimizer = model_and_optimizer(kind, averaging=False, nonmono=2)
     for loss in (3.0, 4.0):
         optimizer.observe(loss)
@@ -230,7 +231,7 @@ def test_a_loaded_state_shares_nothing_with_the_saved_one() -> None:
 
 
 @BOTH
-def test_closure_is_evaluated_once_with_gradients(kind: Kind) -> None:
+def test_closure_is_evaluated_once_with_gradients(kind: type[AveragedSGD]) -> None:
     model, optimizer = model_and_optimizer(kind)
     calls = []
 
@@ -249,7 +250,7 @@ def test_closure_is_evaluated_once_with_gradients(kind: Kind) -> None:
 
 
 @BOTH
-def test_groups_and_schedulers(kind: Kind) -> None:
+def test_groups_and_schedulers(kind: type[AveragedSGD]) -> None:
     model, _ = model_and_optimizer(kind)
     groups = [{"params": [model.weight], "weight_decay": 0.5}, {"params": [model.bias], "lr": 1.0}]
     optimizer = kind(groups, lr=0.1)
@@ -273,7 +274,7 @@ def test_a_parameter_without_gradient_stays_and_is_its_own_average() -> None:
 
 
 @BOTH
-def test_copies_go_on_by_themselves(kind: Kind) -> None:
+def test_copies_go_on_by_themselves(kind: type[AveragedSGD]) -> None:
     """An optimizer can be copied or pickled like torch's own, with its trigger."""
     model, optimizer = model_and_optimizer(kind, nonmono=3)
     train(model, optimizer, 2)
@@ -286,7 +287,7 @@ def test_copies_go_on_by_themselves(kind: Kind) -> None:
 
 
 @BOTH
-def test_state_of_another_optimizer_is_refused(kind: Kind) -> None:
+def test_state_of_another_optimizer_is_refused(kind: type[AveragedSGD]) -> None:
     model, optimizer = model_and_optimizer(kind)
     with pytest.raises(ValueError, match="not the state of an averaging optimizer"):
         optimizer.load_state_dict(torch.optim.SGD(model.parameters(), lr=0.1).state_dict())

@@ -82,6 +82,7 @@ print(len(outcomes), committed.count(True))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "saved"), [("1 2", 3), ("2", 2)], ids=["next step", "same step again"])
 def test_a_kill_at_any_moment_leaves_a_loadable_store(tmp_path: Path, before: str, saved: int) -> None:
     command = [sys.executable, "-c", KILLED, str(tmp_path), before, str(saved)]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from selfish_rnn import SELFISH, SNTASGD, Sparsifier
 
 
-def changes_per_update(rewirings: int, **settings: object) -> list[bool]:
+def changes_per_rewiring(rewirings: int, **settings: object) -> list[bool]:
     model = Classifier()
     sparsifier = Sparsifier(model, sparsity=0.67, rewirings=rewirings, **settings)
     optimizer = sgd(model)
@@ -27,16 +27,16 @@ def changes_per_update(rewirings: int, **settings: object) -> list[bool]:
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear"])
-def test_the_last_of_the_announced_updates_changes_nothing(schedule: str) -> None:
-    assert changes_per_update(4, prune_rate=0.7, schedule=schedule) == [True, True, True, False, False]
+def test_the_last_of_the_announced_rewirings_changes_nothing(schedule: str) -> None:
+    assert changes_per_rewiring(4, prune_rate=0.7, schedule=schedule) == [True, True, True, False, False]
 
 
 def test_a_constant_schedule_goes_on() -> None:
-    assert changes_per_update(3, prune_rate=0.3, schedule="constant") == [True] * 4
+    assert changes_per_rewiring(3, prune_rate=0.3, schedule="constant") == [True] * 4
 
 
 def test_static_never_changes() -> None:
-    assert changes_per_update(3, method="static") == [False] * 4
+    assert changes_per_rewiring(3, method="static") == [False] * 4
 
 
 def test_prune_rate_follows_the_schedule() -> None:
@@ -60,7 +60,7 @@ def test_the_prune_rate_is_the_fraction_rewired() -> None:
     assert sparsifier.active_weights == 2000
 
 
-def test_update_every_rewires_after_so_many_steps_by_itself() -> None:
+def test_rewire_every_rewires_after_so_many_steps_by_itself() -> None:
     model = Classifier()
     sparsifier = Sparsifier(model, sparsity=0.67, rewirings=10, rewire_every=3)
     optimizer = sgd(model)
@@ -74,7 +74,7 @@ def test_update_every_rewires_after_so_many_steps_by_itself() -> None:
     assert (sparsifier.rewirings_done, sparsifier.steps_done) == (2, 7)
 
 
-def test_without_update_every_steps_change_nothing() -> None:
+def test_without_rewire_every_steps_change_nothing() -> None:
     model = Classifier()
     sparsifier = Sparsifier(model, sparsity=0.67, rewirings=10)
     before = masks(sparsifier)
@@ -160,7 +160,7 @@ def test_a_loaded_state_gives_the_same_future() -> None:
     assert twin_sparsifier.rewirings_done == 7
 
 
-def test_steps_towards_the_next_update_are_saved() -> None:
+def test_steps_towards_the_next_rewiring_are_saved() -> None:
     model = Classifier()
     sparsifier = Sparsifier(model, sparsity=0.67, rewirings=10, rewire_every=3)
     train(model, sgd(model), steps=2)

@@ -21,7 +21,7 @@ from selfish_rnn.topology import (
     register_method,
 )
 from selfish_rnn.topology.growth import at_random, by_score
-from selfish_rnn.topology.removal import by_magnitude
+from selfish_rnn.topology.removal import by_magnitude, sparing_rates
 
 pytestmark = pytest.mark.usefixtures("tables_as_before")
 
@@ -118,7 +118,10 @@ def test_a_method_cannot_be_changed_in_place() -> None:
         (SNFS, {"growth": "gradient"}, r"removal by momentum, redistribution by momentum, growth by gradient\)"),
         (
             SELFISH,
-            {"removal": Removal("own", by_magnitude, signal="momentum"), "growth": "gradient"},
+            {
+                "removal": Removal("own", by_magnitude, ("matrix",), rates=sparing_rates, signal="momentum"),
+                "growth": "gradient",
+            },
             "use parts that go by the same",
         ),
     ],

@@ -164,7 +164,8 @@ def test_a_nearly_dense_matrix_that_will_grow_much_is_spared() -> None:
     ("fields", "message"),
     [
         ({"state": 1.0}, "state and adapt are given together"),
-        ({"rates": sparing_rates, "pools": ("matrix",)}, "rates need a signal"),
+        ({"rates": sparing_rates, "pools": ("matrix",)}, "rates and signal are given together"),
+        ({"signal": "gradient"}, "rates and signal are given together"),
         ({"rates": sparing_rates, "signal": "momentum"}, "pools that lie in one matrix"),
     ],
 )

@@ -77,7 +77,7 @@ def test_a_sample_costs_what_is_drawn_not_what_it_is_drawn_from() -> None:
 
 
 @pytest.mark.parametrize("probability", [0.001, 0.3, 0.999, 1.0])
-def test_scattered_numbers_are_sorted_distinct_and_as_many_as_to_be_expected(probability: float) -> None:
+def test_bernoulli_positions_are_sorted_distinct_and_as_many_as_to_be_expected(probability: float) -> None:
     """Within 4 standard deviations in all, and those of two neighbours as independent ones."""
     drawn = bernoulli_positions(1_000_000, probability, seeded(5))
     gaps = drawn.diff()

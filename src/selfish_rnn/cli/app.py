@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from selfish_rnn import __version__
+from selfish_rnn.cli.report import report
 from selfish_rnn.errors import UserError
 
 if TYPE_CHECKING:
@@ -217,6 +218,9 @@ def bench(context: typer.Context) -> None:
 
     if not measure(console, options, shlex.join(["selfish-rnn", *sys.argv[1:]])):
         raise typer.Exit(130)
+
+
+app.command()(report)
 
 
 def _train(run: Run) -> None:

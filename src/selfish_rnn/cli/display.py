@@ -15,7 +15,7 @@ from rich.table import Table
 
 from selfish_rnn.experiment.configured_methods import ConfiguredMethod
 from selfish_rnn.experiment.settings import Experiment
-from selfish_rnn.system import duration as duration
+from selfish_rnn.system import duration
 from selfish_rnn.training.evaluation import perplexity
 from selfish_rnn.training.metrics import EpochRecord, Listener, StepReport
 from selfish_rnn.training.trainer import Trainer
@@ -35,7 +35,7 @@ def perplexity_text(value: float) -> str:
     return f"{value:.2f}" if value < 1e6 else f"{value:.1e}"
 
 
-def epoch_line(record: EpochRecord, weights: int) -> str:
+def epoch_line(record: EpochRecord, weights: int, change: str = "rewired") -> str:
     """One line on an epoch; ``weights`` is how many there were before it, which are told only where that changes."""
     notes = []
     if record.averaging:
@@ -43,7 +43,7 @@ def epoch_line(record: EpochRecord, weights: int) -> str:
     if record.network["active_weights"] != weights:
         notes.append(f"{record.network['active_weights']:,} weights")
     elif record.prune_rate:
-        notes.append(f"rewired {100 * record.prune_rate:.1f} %")
+        notes.append(f"{change} {100 * record.prune_rate:.1f} %")
     if record.best:
         notes.append("best")
     return (
@@ -70,6 +70,7 @@ class PlainLog(Listener):
         self.folder = folder
         self._last = time.monotonic()
         self._weights = 0
+        self._change = "rewired"
 
     def __enter__(self) -> PlainLog:
         return self
@@ -79,6 +80,7 @@ class PlainLog(Listener):
 
     def on_start(self, trainer: Trainer) -> None:
         self._weights = trainer.sparsifier.active_weights
+        self._change = "pruned" if trainer.sparsifier.method.prunes else "rewired"
         show_start(self.console, trainer, self.folder)
 
     def on_step(self, report: StepReport) -> None:
@@ -87,7 +89,7 @@ class PlainLog(Listener):
             self._print(f"epoch {report.epoch}/{report.epochs}  {done:.0f} %  {step_text(report)}")
 
     def on_epoch(self, record: EpochRecord) -> None:
-        self._print(epoch_line(record, self._weights))
+        self._print(epoch_line(record, self._weights, self._change))
         self._weights = record.network["active_weights"]
 
     def on_note(self, message: str) -> None:

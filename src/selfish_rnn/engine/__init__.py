@@ -7,12 +7,13 @@
     loss = linear_cross_entropy(lstm(inputs)[0], decoder.weight, decoder.bias, targets)
 """
 
-from selfish_rnn.engine.functional import linear_cross_entropy
+from selfish_rnn.engine.functional import linear_cross_entropy, output_loss
 from selfish_rnn.engine.library import available
 from selfish_rnn.engine.modules.basic import PackedEmbedding, PackedLinear
 from selfish_rnn.engine.modules.recurrent import PackedGRU, PackedLSTM, PackedRNN
 from selfish_rnn.engine.packed_weight import PackedWeight
-from selfish_rnn.engine.packing import pack, put_packed, unpackable
+from selfish_rnn.engine.packing import pack
+from selfish_rnn.engine.registry import register_packed
 
 __all__ = [
     "PackedEmbedding",
@@ -23,7 +24,7 @@ __all__ = [
     "PackedWeight",
     "available",
     "linear_cross_entropy",
+    "output_loss",
     "pack",
-    "put_packed",
-    "unpackable",
+    "register_packed",
 ]

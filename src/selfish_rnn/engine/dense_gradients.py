@@ -6,69 +6,84 @@ much smaller than the matrix), and :func:`dense_gradient` multiplies them for on
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 if TYPE_CHECKING:
     from selfish_rnn.engine.packed_weight import PackedWeight
 
-_factors: dict[int, list[tuple[Tensor | None, Tensor, Tensor | None]]] = {}
-_paused: set[int] = set()
-_dropped: dict[int, Tensor] = {}
+
+@dataclass
+class _Collected:
+    """What one weight has left: for each use its input (or tokens), the gradient of its output, what was dropped."""
+
+    uses: list[tuple[Tensor | None, Tensor, Tensor | None]] = field(default_factory=list)
+    dropped: Tensor | None = None
+    paused: bool = False
+
+
+# By the index of the weight, which is what operators are given of it; an entry goes when the index does.
+_collected: MutableMapping[Tensor, _Collected] = WeakTensorKeyDictionary()
 
 
 def is_collecting(index: Tensor) -> bool:
     """Whether the factors of this weight's gradient are wanted."""
-    return bool(_factors) and index.data_ptr() in _factors and index.data_ptr() not in _paused
+    return _open(index) is not None
 
 
-def collect(index: Tensor, x: Tensor, gradient: Tensor) -> None:
-    """Keep the factors of one use of a weight: its input (or tokens) and the gradient of its output."""
-    if is_collecting(index):
-        _factors[index.data_ptr()].append((x.detach(), gradient.detach(), _dropped.pop(index.data_ptr(), None)))
+def _open(index: Tensor) -> _Collected | None:
+    collected = _collected.get(index) if len(_collected) else None
+    return None if collected is None or collected.paused else collected
 
 
-def collect_product(index: Tensor, product: Tensor) -> None:
-    """Keep a dense gradient itself, where its factors would be larger."""
-    if is_collecting(index):
-        _factors[index.data_ptr()].append((None, product.detach(), None))
+def collect(index: Tensor, x: Tensor | None, gradient: Tensor) -> None:
+    """Keep the factors of one use of a weight: its input (or tokens) and the gradient of its output.
+
+    Where these would be larger than their product, that is given in place of the gradient, and no input.
+    """
+    collected = _open(index)
+    if collected is not None:
+        collected.uses.append((None if x is None else x.detach(), gradient.detach(), collected.dropped))
+        collected.dropped = None
 
 
 def note_dropped(index: Tensor, factors: Tensor) -> None:
     """The next use of a weight is multiplied by these factors, one for every position of the matrix."""
-    if is_collecting(index):
-        _dropped[index.data_ptr()] = factors
+    collected = _open(index)
+    if collected is not None:
+        collected.dropped = factors
 
 
 def start_collecting(weight: PackedWeight) -> None:
     """From now on, until :func:`stop_collecting`, backward passes leave the factors of the dense gradient."""
-    stop_collecting(weight)
-    _factors[weight.index.data_ptr()] = []
+    _collected[weight.index] = _Collected()
 
 
 def pause_collecting(weight: PackedWeight) -> None:
     """Keep the factors, and add no more."""
-    _paused.add(weight.index.data_ptr())
+    if weight.index in _collected:
+        _collected[weight.index].paused = True
 
 
 def stop_collecting(weight: PackedWeight) -> None:
     """Forget the factors."""
-    _factors.pop(weight.index.data_ptr(), None)
-    _paused.discard(weight.index.data_ptr())
-    _dropped.pop(weight.index.data_ptr(), None)
+    _collected.pop(weight.index, None)
 
 
 def has_collected(weight: PackedWeight) -> bool:
     """Whether a backward pass has left anything."""
-    return bool(_factors.get(weight.index.data_ptr()))
+    return weight.index in _collected and bool(_collected[weight.index].uses)
 
 
 def dense_gradient(weight: PackedWeight) -> Tensor:
     """The gradient of all positions of a matrix, existing or not, over the passes since collecting started."""
     total = torch.zeros(weight.shape)
-    for x, gradient, dropped in _factors[weight.index.data_ptr()]:
+    for x, gradient, dropped in _collected[weight.index].uses:
         if x is None:
             total += gradient
         elif not x.is_floating_point():

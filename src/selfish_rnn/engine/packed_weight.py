@@ -14,6 +14,11 @@ from selfish_rnn.engine.tiling import Tiling, gates_cut_alike
 from selfish_rnn.sparsifier.optimizer_state import gather_with_fill, move_state
 
 
+def packed_weights(model: nn.Module) -> dict[str, PackedWeight]:
+    """The packed weights of a model, each under its first name, which is that of the dense weight it stands for."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, PackedWeight)}
+
+
 class PackedWeight(nn.Module):
     """The existing weights of a matrix: ``values``, a parameter for any optimizer, and ``index``, where they are.
 

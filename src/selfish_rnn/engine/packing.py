@@ -10,10 +10,9 @@ import torch
 from torch import nn
 
 from selfish_rnn.engine import library
-from selfish_rnn.engine.modules.basic import PackedEmbedding, PackedLinear
-from selfish_rnn.engine.modules.recurrent import PackedGRU, PackedLSTM, PackedRecurrent, PackedRNN
 from selfish_rnn.engine.packed_sparse_weight import PackedSparseWeight
 from selfish_rnn.engine.packed_weight import PackedWeight
+from selfish_rnn.engine.registry import counterpart, has_counterpart
 from selfish_rnn.sparsifier import Sparsifier
 from selfish_rnn.sparsifier.registry import gate_layouts
 from selfish_rnn.sparsifier.weights import MaskedWeight
@@ -22,8 +21,6 @@ from selfish_rnn.topology import GateLayout, Method
 Model = TypeVar("Model", bound=nn.Module)
 Maker = Callable[[Sequence[int]], PackedWeight]
 """Makes a packed weight, given how many rows each of its gates has."""
-
-_RECURRENT: dict[type[nn.Module], type[PackedRecurrent]] = {nn.LSTM: PackedLSTM, nn.GRU: PackedGRU, nn.RNN: PackedRNN}
 
 
 def pack(model: Model) -> Model:
@@ -36,9 +33,10 @@ def pack(model: Model) -> Model:
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)   # after packing: the parameters are other ones
 
     What exists is what the model's sparsifier says, or without one what is not zero. ``nn.Linear``, ``nn.Embedding``,
-    ``nn.LSTM``, ``nn.GRU``, ``nn.RNN`` and cells that can take packed weights are packed, weights shared between
-    modules stay shared; a module that has a hook, has no zeros, or uses what the packed one does not have
-    (``bidirectional``, ``padding_idx`` and the like) stays as it is.
+    ``nn.LSTM``, ``nn.GRU``, ``nn.RNN``, the cells of this package and those that
+    :func:`~selfish_rnn.engine.register_packed` was told of give way to their packed counterparts. Modules and weights
+    that are used more than once stay shared. A module that has a hook, has no zeros, or uses what the packed one does
+    not have (``bidirectional``, ``padding_idx`` and the like) stays as it is.
     """
     packing = _Packing(model)
     packed = packing.run(model)
@@ -83,14 +81,15 @@ class _Packing:
             if isinstance(weight, MaskedWeight)
         }
         self._packed: dict[int, PackedWeight] = {}
+        self._swapped: dict[int, nn.Module] = {}
         self._staying = self._shared_with_others(model)
 
     def run(self, model: Model) -> Model:
         if self._packable(model):
             return cast(Model, self._module(model))
         for module in list(model.modules()):
-            for name, child in list(module.named_children()):
-                if self._packable(child):
+            for name, child in list(module._modules.items()):
+                if child is not None and self._packable(child):
                     setattr(module, name, self._module(child))
         return model
 
@@ -126,7 +125,7 @@ class _Packing:
         weights = dict(_weights(module))
         return (
             bool(weights)
-            and _has_counterpart(module)
+            and has_counterpart(module)
             and not (module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
             and all(self._suits(parameter) and id(parameter) not in staying for parameter, _ in weights.values())
             and any(self._has_zeros(parameter) for parameter, _ in weights.values())
@@ -143,17 +142,10 @@ class _Packing:
 
     def _module(self, module: nn.Module) -> nn.Module:
         """What takes the place of a module."""
-        weights = {name: self._weight(parameter, gates) for name, (parameter, gates) in _weights(module)}
-        if isinstance(module, nn.Linear):
-            return PackedLinear.from_dense(module, weights["weight"])
-        if isinstance(module, nn.Embedding):
-            return PackedEmbedding.from_dense(module, weights["weight"])
-        if type(module) in _RECURRENT:
-            return _RECURRENT[type(module)].from_dense(cast(nn.RNNBase, module), weights)
-        for name, weight in weights.items():
-            del module._parameters[name]
-            module.add_module(name, weight)
-        return module
+        if id(module) not in self._swapped:
+            weights = {name: self._weight(parameter, gates) for name, (parameter, gates) in _weights(module)}
+            self._swapped[id(module)] = counterpart(module, weights)
+        return self._swapped[id(module)]
 
     def _weight(self, parameter: nn.Parameter, gates: GateLayout) -> PackedWeight:
         if id(parameter) not in self._packed:
@@ -178,15 +170,3 @@ def _weights(module: nn.Module) -> Iterator[tuple[str, tuple[nn.Parameter, GateL
         parameter = module._parameters.get(name)
         if parameter is not None:
             yield name, (parameter, gates)
-
-
-def _has_counterpart(module: nn.Module) -> bool:
-    """Subclasses of torch's modules may compute something else, so only the very classes count."""
-    checks: dict[type[nn.Module], Callable[[nn.Module], bool]] = {
-        nn.Linear: lambda _: True,
-        nn.Embedding: lambda each: not (each.padding_idx is not None or each.max_norm or each.scale_grad_by_freq),
-        **dict.fromkeys(_RECURRENT, lambda each: not (each.bidirectional or each.proj_size)),
-    }
-    if type(module) in checks:
-        return checks[type(module)](module)
-    return bool(getattr(type(module), "packable", False))

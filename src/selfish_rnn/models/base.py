@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor, nn
-from torch.nn import functional
 
-from selfish_rnn.engine import PackedLinear, linear_cross_entropy
+from selfish_rnn.engine import output_loss
 from selfish_rnn.errors import UserError
 from selfish_rnn.sparsifier.units import UnitLayer
 
@@ -34,8 +33,8 @@ class Encoded:
 class LanguageModel(nn.Module, abc.ABC):
     """A recurrent language model: ``encode`` runs the recurrent layers, ``logits`` and ``loss`` read out.
 
-    Tokens are time x batch. A model defines :meth:`encode`, :meth:`initial_state` and :meth:`logits`; one
-    that can compute its loss with less memory than all logits take overrides :meth:`loss`.
+    Tokens are time x batch. A model defines :meth:`encode` and :meth:`initial_state`; one whose output is not that of
+    its ``decoder`` overrides :meth:`logits` and :meth:`loss`.
     """
 
     decoder: nn.Linear
@@ -58,17 +57,14 @@ class LanguageModel(nn.Module, abc.ABC):
     def encode(self, tokens: Tensor, state: State) -> Encoded:
         """Run the recurrent layers over a window."""
 
-    @abc.abstractmethod
     def logits(self, output: Tensor) -> Tensor:
         """Scores of every word (… x vocabulary): log-probabilities up to a constant per position."""
+        scores: Tensor = self.decoder(output)
+        return scores
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Mean negative log-probability of ``targets``."""
-        decoder: nn.Module = self.decoder
-        if isinstance(decoder, PackedLinear):
-            return linear_cross_entropy(output, decoder.weight, decoder.bias, targets)
-        scores = self.logits(output)
-        return functional.cross_entropy(scores.flatten(0, -2), targets.flatten())
+        return output_loss(self.decoder, output, targets)
 
     def unit_layers(self) -> list[UnitLayer]:
         """The recurrent layers as units, for intrinsic sparse structures; not every model has such a description."""
@@ -93,6 +89,26 @@ class LanguageModel(nn.Module, abc.ABC):
 def detach(state: State) -> State:
     """Cut the carried state from the graph of the window it comes from."""
     return tuple(tensor.detach() for tensor in state)
+
+
+@dataclass(frozen=True)
+class Dropouts:
+    """The probabilities with which a model drops words, the input, the state or what passes between layers, the output.
+
+    They are the arguments ``dropout_word``, … of its constructor.
+    """
+
+    word: float
+    input: float
+    hidden: float
+    output: float
+
+    def __post_init__(self) -> None:
+        check_probabilities(**self.arguments())
+
+    def arguments(self) -> dict[str, float]:
+        """As the constructor of a model takes them."""
+        return {f"dropout_{name}": probability for name, probability in asdict(self).items()}
 
 
 def check_sizes(**sizes: int) -> None:

@@ -9,9 +9,10 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from selfish_rnn.models.base import Encoded, LanguageModel, State, check_probabilities, check_sizes
-from selfish_rnn.models.cells.mixture import mixture_log_probabilities, mixture_loss
-from selfish_rnn.models.regularisers import embed, locked_dropout, lstm_with_weight_drop
+from selfish_rnn.models.base import Dropouts, Encoded, LanguageModel, State, check_probabilities, check_sizes
+from selfish_rnn.models.cells.mixture import MixtureDecoder
+from selfish_rnn.models.cells.weight_drop import WeightDropLSTM
+from selfish_rnn.models.regularisers import embed, locked_dropout
 
 
 class MixtureOfSoftmaxesLSTM(LanguageModel):
@@ -31,6 +32,8 @@ class MixtureOfSoftmaxesLSTM(LanguageModel):
     >>> encoded = model.encode(tokens, model.initial_state(batch_size))  # tokens: time x batch
     >>> loss = model.loss(encoded.output, targets)
     """
+
+    decoder: MixtureDecoder
 
     dense_parameters: ClassVar[tuple[str, ...]] = ("prior.weight",)
 
@@ -53,36 +56,28 @@ class MixtureOfSoftmaxesLSTM(LanguageModel):
         super().__init__()
         check_sizes(vocabulary=vocabulary, embedding=embedding, hidden=hidden, hidden_last=hidden_last)
         check_sizes(layers=layers, experts=experts)
-        check_probabilities(
-            dropout_word=dropout_word,
-            dropout_input=dropout_input,
-            dropout_hidden=dropout_hidden,
-            dropout_output=dropout_output,
-            dropout_latent=dropout_latent,
-            weight_drop=weight_drop,
-        )
+        check_probabilities(dropout_latent=dropout_latent, weight_drop=weight_drop)
         self.experts = experts
-        self.dropout_word = dropout_word
-        self.dropout_input = dropout_input
-        self.dropout_hidden = dropout_hidden
-        self.dropout_output = dropout_output
+        self.dropouts = Dropouts(dropout_word, dropout_input, dropout_hidden, dropout_output)
         self.dropout_latent = dropout_latent
-        self.weight_drop = weight_drop
         widths = [embedding, *[hidden] * (layers - 1), hidden_last]
         self.embedding = nn.Embedding(vocabulary, embedding)
-        self.rnns = nn.ModuleList(nn.LSTM(inputs, outputs) for inputs, outputs in itertools.pairwise(widths))
+        self.rnns = nn.ModuleList(
+            WeightDropLSTM(inputs, outputs, weight_drop) for inputs, outputs in itertools.pairwise(widths)
+        )
         self.prior = nn.Linear(hidden_last, experts, bias=False)
         self.latent = nn.Linear(hidden_last, experts * embedding)
-        self.decoder = nn.Linear(embedding, vocabulary)
+        self.decoder = MixtureDecoder(embedding, vocabulary)
         self.decoder.weight = self.embedding.weight
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Embedding U(±0.1), output bias 0, everything else U(±1/√n), n being the width of its layer's state."""
-        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
+        for parameter in self.embedding.parameters():
+            nn.init.uniform_(parameter, -0.1, 0.1)
         nn.init.zeros_(self.decoder.bias)
-        for module in (*self.rnns, self.prior, self.latent):
-            width = module.hidden_size if isinstance(module, nn.LSTM) else self.prior.in_features
+        widths = [rnn.hidden_size for rnn in self._rnns()]
+        for module, width in zip((*self.rnns, self.prior, self.latent), (*widths, *widths[-1:] * 2), strict=True):
             for parameter in module.parameters():
                 nn.init.uniform_(parameter, -1 / math.sqrt(width), 1 / math.sqrt(width))
 
@@ -92,26 +87,26 @@ class MixtureOfSoftmaxesLSTM(LanguageModel):
         return tuple(self.decoder.bias.new_zeros(1, batch_size, width) for width in widths for _ in "hc")
 
     def encode(self, tokens: Tensor, state: State) -> Encoded:
-        raw = embed(self.embedding, tokens, self.dropout_word, self.training)
-        probability, after = self.dropout_input, list[Tensor]()
-        for rnn, hidden, memory in zip(self._rnns(), state[::2], state[1::2], strict=True):
-            entering = locked_dropout(raw, probability, self.training)
-            raw, carried = lstm_with_weight_drop(rnn, entering, (hidden, memory), self.weight_drop, self.training)
+        raw = embed(self.embedding, tokens, self.dropouts.word, self.training)
+        probability, after = self.dropouts.input, list[Tensor]()
+        for rnn, hidden, cell in zip(self._rnns(), state[::2], state[1::2], strict=True):
+            raw, carried = rnn(locked_dropout(raw, probability, self.training), (hidden, cell))
             after.extend(carried)
-            probability = self.dropout_hidden
-        return Encoded(locked_dropout(raw, self.dropout_output, self.training), raw, tuple(after))
+            probability = self.dropouts.hidden
+        return Encoded(locked_dropout(raw, self.dropouts.output, self.training), raw, tuple(after))
 
     def logits(self, output: Tensor) -> Tensor:
         """Log-probabilities of every word. In training, :meth:`loss` takes a fraction of the memory."""
-        return mixture_log_probabilities(*self._mixture(output), self.decoder.weight, self.decoder.bias)
+        log_probabilities: Tensor = self.decoder(*self._mixture(output))
+        return log_probabilities
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        return mixture_loss(*self._mixture(output), self.decoder.weight, self.decoder.bias, targets)
+        return self.decoder.loss(*self._mixture(output), targets)
 
     def _mixture(self, output: Tensor) -> tuple[Tensor, Tensor]:
-        """π (… x experts) and e (… x experts x features)."""
+        """π (… x experts) and e (… x experts x features), which the decoder mixes."""
         latent = locked_dropout(torch.tanh(self.latent(output)), self.dropout_latent, self.training)
         return self.prior(output).softmax(-1), torch.unflatten(latent, -1, (self.experts, -1))
 
-    def _rnns(self) -> list[nn.LSTM]:
-        return [cast(nn.LSTM, rnn) for rnn in self.rnns]
+    def _rnns(self) -> list[WeightDropLSTM]:
+        return [cast(WeightDropLSTM, rnn) for rnn in self.rnns]

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from selfish_rnn.models.base import Encoded, LanguageModel, State, check_probabilities, check_sizes
+from selfish_rnn.models.base import Dropouts, Encoded, LanguageModel, State, check_probabilities, check_sizes
 from selfish_rnn.models.cells.ordered_neurons import CellOutput, OrderedNeuronsCell
 from selfish_rnn.models.regularisers import embed, locked_dropout
 
@@ -54,17 +54,8 @@ class OrderedNeuronsLSTM(LanguageModel):
     ) -> None:
         super().__init__()
         check_sizes(vocabulary=vocabulary, embedding=embedding, hidden=hidden, layers=layers, chunk=chunk)
-        check_probabilities(
-            dropout_word=dropout_word,
-            dropout_input=dropout_input,
-            dropout_hidden=dropout_hidden,
-            dropout_output=dropout_output,
-            weight_drop=weight_drop,
-        )
-        self.dropout_word = dropout_word
-        self.dropout_input = dropout_input
-        self.dropout_hidden = dropout_hidden
-        self.dropout_output = dropout_output
+        check_probabilities(weight_drop=weight_drop)
+        self.dropouts = Dropouts(dropout_word, dropout_input, dropout_hidden, dropout_output)
         widths = [embedding, *[hidden] * (layers - 1), embedding]
         self.embedding = nn.Embedding(vocabulary, embedding)
         self.cells = nn.ModuleList(
@@ -90,12 +81,8 @@ class OrderedNeuronsLSTM(LanguageModel):
     def encode(self, tokens: Tensor, state: State) -> Encoded:
         outputs = self._run(tokens, state)
         raw = outputs[-1].hidden
-        state = tuple(tensor for output in outputs for tensor in (output.hidden[-1], output.memory))
-        return Encoded(locked_dropout(raw, self.dropout_output, self.training), raw, state)
-
-    def logits(self, output: Tensor) -> Tensor:
-        scores: Tensor = self.decoder(output)
-        return scores
+        state = tuple(tensor for output in outputs for tensor in (output.hidden[-1], output.cell))
+        return Encoded(locked_dropout(raw, self.dropouts.output, self.training), raw, state)
 
     @torch.no_grad()
     def distances(self, tokens: Tensor, state: State | None = None) -> MasterDistances:
@@ -111,10 +98,10 @@ class OrderedNeuronsLSTM(LanguageModel):
 
     def _run(self, tokens: Tensor, state: State) -> list[CellOutput]:
         """Every layer's output, before dropout."""
-        entering = embed(self.embedding, tokens, self.dropout_word, self.training)
-        probability, outputs = self.dropout_input, list[CellOutput]()
-        for cell, hidden, memory in zip(self.cells, state[::2], state[1::2], strict=True):
+        entering = embed(self.embedding, tokens, self.dropouts.word, self.training)
+        probability, outputs = self.dropouts.input, list[CellOutput]()
+        for layer, hidden, cell in zip(self.cells, state[::2], state[1::2], strict=True):
             entering = locked_dropout(entering, probability, self.training)
-            outputs.append(cell(entering, hidden, memory))
-            entering, probability = outputs[-1].hidden, self.dropout_hidden
+            outputs.append(layer(entering, hidden, cell))
+            entering, probability = outputs[-1].hidden, self.dropouts.hidden
         return outputs

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional
-
-from selfish_rnn.engine import PackedLSTM
 
 Rescale = Literal["training", "evaluation"]
 """When dropped weights are brought back to their expected size; see :func:`weight_drop`."""
@@ -64,37 +61,6 @@ def weight_drop(weight: Tensor, probability: float, training: bool, rescale: Res
         mask = dropout_mask(weight.shape, probability, weight)
         return weight * (mask if rescale == "training" else mask.sign_())
     return weight if rescale == "training" else weight * (1 - probability)
-
-
-def lstm_with_weight_drop(
-    lstm: nn.LSTM, inputs: Tensor, state: tuple[Tensor, Tensor], probability: float, training: bool
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Run a one-layer LSTM with DropConnect on its recurrent matrix (Merity et al. 2018).
-
-    One draw serves all time steps. Without dropping it is ``lstm(inputs, state)``.
-    """
-    module: nn.Module = lstm
-    if isinstance(module, PackedLSTM):
-        module.weight_drop = probability
-    if isinstance(module, PackedLSTM) or not training or probability == 0:
-        output, (hidden, memory) = lstm(inputs, state)
-        return output, (hidden, memory)
-    names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
-    weights: list[Tensor] = [lstm.get_parameter(name) for name in names]
-    weights[1] = weight_drop(weights[1], probability, training, rescale="training")
-    # The module reads its own parameters, so the dropped matrix goes to the function underneath it.
-    output, hidden, memory = torch.lstm(
-        inputs,
-        state,
-        weights,
-        has_biases=True,
-        num_layers=1,
-        dropout=0.0,
-        train=training,
-        bidirectional=False,
-        batch_first=False,
-    )
-    return output, (hidden, memory)
 
 
 def activation_penalty(activations: Tensor, strength: float) -> Tensor:

@@ -6,13 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from selfish_rnn.models.base import (
-    Encoded,
-    LanguageModel,
-    State,
-    check_probabilities,
-    check_sizes,
-)
+from selfish_rnn.models.base import Dropouts, Encoded, LanguageModel, State, check_sizes
 from selfish_rnn.models.cells.highway import HIGHWAY_GATES, HighwayCell
 from selfish_rnn.models.regularisers import dropout_mask, embed, locked_dropout
 from selfish_rnn.sparsifier.units import UnitLayer, UnitPart
@@ -44,16 +38,7 @@ class RecurrentHighwayNetwork(LanguageModel):
     ) -> None:
         super().__init__()
         check_sizes(vocabulary=vocabulary, hidden=hidden, depth=depth)
-        check_probabilities(
-            dropout_word=dropout_word,
-            dropout_input=dropout_input,
-            dropout_hidden=dropout_hidden,
-            dropout_output=dropout_output,
-        )
-        self.dropout_word = dropout_word
-        self.dropout_input = dropout_input
-        self.dropout_hidden = dropout_hidden
-        self.dropout_output = dropout_output
+        self.dropouts = Dropouts(dropout_word, dropout_input, dropout_hidden, dropout_output)
         self.transform_bias = transform_bias
         self.embedding = nn.Embedding(vocabulary, hidden)
         self.cell = HighwayCell(hidden, hidden, depth)
@@ -73,18 +58,14 @@ class RecurrentHighwayNetwork(LanguageModel):
         return (self.decoder.bias.new_zeros(batch_size, self.cell.hidden),)
 
     def encode(self, tokens: Tensor, state: State) -> Encoded:
-        embedded = embed(self.embedding, tokens, self.dropout_word, self.training)
-        embedded = locked_dropout(embedded, self.dropout_input, self.training)
+        embedded = embed(self.embedding, tokens, self.dropouts.word, self.training)
+        embedded = locked_dropout(embedded, self.dropouts.input, self.training)
         (initial,) = state
         mask = None
-        if self.training and self.dropout_hidden:
-            mask = dropout_mask(initial.shape, self.dropout_hidden, initial)
+        if self.training and self.dropouts.hidden:
+            mask = dropout_mask(initial.shape, self.dropouts.hidden, initial)
         raw = self.cell(embedded, initial, mask)
-        return Encoded(locked_dropout(raw, self.dropout_output, self.training), raw, (raw[-1],))
-
-    def logits(self, output: Tensor) -> Tensor:
-        scores: Tensor = self.decoder(output)
-        return scores
+        return Encoded(locked_dropout(raw, self.dropouts.output, self.training), raw, (raw[-1],))
 
     def unit_layers(self) -> list[UnitLayer]:
         """One layer: a unit spans all depths, since the carry path hands its state from each to the next.
@@ -111,9 +92,6 @@ class RecurrentHighwayNetwork(LanguageModel):
             self.embedding.num_embeddings,
             hidden=hidden,
             depth=self.cell.depth,
-            dropout_word=self.dropout_word,
-            dropout_input=self.dropout_input,
-            dropout_hidden=self.dropout_hidden,
-            dropout_output=self.dropout_output,
             transform_bias=self.transform_bias,
+            **self.dropouts.arguments(),
         )

@@ -11,13 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from selfish_rnn.errors import UserError
-from selfish_rnn.models.base import (
-    Encoded,
-    LanguageModel,
-    State,
-    check_probabilities,
-    check_sizes,
-)
+from selfish_rnn.models.base import Encoded, LanguageModel, State, check_probabilities, check_sizes
 from selfish_rnn.sparsifier.units import UnitLayer, UnitPart
 
 Cell = Literal["lstm", "gru", "rnn"]
@@ -116,10 +110,6 @@ class StackedRNN(LanguageModel):
                 raw, hidden = rnn(entering, state[first])
                 after.append(hidden)
         return Encoded(functional.dropout(raw, self.dropout, self.training), raw, tuple(after))
-
-    def logits(self, output: Tensor) -> Tensor:
-        scores: Tensor = self.decoder(output)
-        return scores
 
     def unit_layers(self) -> list[UnitLayer]:
         """One for every recurrent layer; the next layer, or the decoder, reads it.

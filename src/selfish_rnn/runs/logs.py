@@ -124,8 +124,7 @@ class EventLog:
 
     Example::
 
-        with EventLog(run / "events") as events:
-            events.scalars({"loss/train": 4.2, "prune_rate": 0.7}, step=100)
+        EventLog(run / "events").scalars({"loss/train": 4.2, "prune_rate": 0.7}, step=100)
     """
 
     def __init__(self, folder: str | os.PathLike[str], resumed_at: int | None = None) -> None:
@@ -142,17 +141,6 @@ class EventLog:
         entries = [summary_module.Summary.Value(tag=name, simple_value=float(value)) for name, value in values.items()]
         summary = summary_module.Summary(value=entries)
         append(self._path, _event_record(step=step, summary=summary))
-
-    def close(self) -> None:
-        """End the file; scalars added later start another. Nothing is pending, so nothing can fail here."""
-        self._path = None
-        self._resumed_at = None
-
-    def __enter__(self) -> EventLog:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _start(self) -> Path:
         with clear_write_errors(self.folder):

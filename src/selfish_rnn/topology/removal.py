@@ -54,8 +54,10 @@ class Removal:
     def __post_init__(self) -> None:
         if (self.state is None) != (self.adapt is None):
             raise ValueError(f"removal {self.name!r}: state and adapt are given together or not at all")
-        if self.rates is not None and (self.signal is None or "network" in self.pools):
-            raise ValueError(f"removal {self.name!r}: rates need a signal, and pools that lie in one matrix")
+        if (self.rates is None) != (self.signal is None):
+            raise ValueError(f"removal {self.name!r}: rates and signal are given together or not at all")
+        if self.rates is not None and "network" in self.pools:
+            raise ValueError(f"removal {self.name!r}: a rate for every matrix needs pools that lie in one matrix")
 
     @property
     def can_prune(self) -> bool:

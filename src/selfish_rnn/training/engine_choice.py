@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import torch
 
-from selfish_rnn.engine import available, pack, unpackable
+from selfish_rnn.engine import available, pack
+from selfish_rnn.engine.packing import unpackable
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.system import give_back_freed_memory

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from selfish_rnn.engine import PackedWeight, put_packed
+from selfish_rnn.engine.packed_weight import PackedWeight, packed_weights
+from selfish_rnn.engine.packing import put_packed
 from selfish_rnn.errors import UserError
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.topology import GateLayout, Topology
@@ -27,9 +28,12 @@ Model = TypeVar("Model", bound=nn.Module)
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor | PackedWeight]]:
     """Every parameter, buffer and packed weight under its first name, in the names of the model before packing."""
-    packed = {name: module for name, module in model.named_modules() if isinstance(module, PackedWeight)}
-    inside = {id(tensor) for weight in packed.values() for tensor in (weight.values, weight.index)}
-    yield from packed.items()
+    yield from packed_weights(model).items()
+    yield from _dense_tensors(model)
+
+
+def _dense_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    inside = {id(tensor) for weight in packed_weights(model).values() for tensor in (weight.values, weight.index)}
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if id(tensor) not in inside:
             yield name, tensor
@@ -45,21 +49,23 @@ def portable_weights(model: nn.Module, sparse: Sequence[SparseWeight]) -> dict[s
             saved[name] = weight.gather(weight.parameter.detach())
             saved[name + MASK] = weight.topology.to_bits()
         else:
-            saved[name] = tensor.to_dense().detach() if isinstance(tensor, PackedWeight) else tensor.detach()
+            saved[name] = tensor.to_dense().detach()
     return saved
 
 
 @torch.no_grad()
 def load_portable_weights(model: nn.Module, saved: Mapping[str, Tensor], source: str) -> None:
     """Put saved weights into a model of the same shape, packed or not; ``source`` is named if they do not fit."""
-    own = dict(named_tensors(model))
-    _refuse_odd({name: tuple(tensor.shape) for name, tensor in own.items()}, saved, source)
-    for name, tensor in own.items():
-        positions = _positions(saved, name, tuple(tensor.shape))
+    shapes = {name: tuple(tensor.shape) for name, tensor in named_tensors(model)}
+    _refuse_odd(shapes, saved, source)
+    for name, weight in packed_weights(model).items():
+        positions = _positions(saved, name, weight.shape)
         assert positions is not None
-        if isinstance(tensor, PackedWeight):
-            tensor.assign(positions, saved[name].flatten())
-        elif name + MASK in saved:
+        weight.assign(positions, saved[name].flatten())
+    for name, tensor in _dense_tensors(model):
+        if name + MASK in saved:
+            positions = _positions(saved, name, tuple(tensor.shape))
+            assert positions is not None
             tensor.zero_().view(-1)[positions.to(tensor.device)] = saved[name].to(tensor.device)
         else:
             tensor.copy_(saved[name].view_as(tensor))
@@ -187,7 +193,6 @@ def _is_of_weight(value: Any, weight: SparseWeight) -> bool:
 
 def _names(optimizer: Optimizer, model: nn.Module) -> list[str]:
     """The name of each parameter of an optimizer, in its order."""
-    names = {
-        id(tensor.values if isinstance(tensor, PackedWeight) else tensor): name for name, tensor in named_tensors(model)
-    }
+    names = {id(tensor): name for name, tensor in _dense_tensors(model)}
+    names.update({id(weight.values): name for name, weight in packed_weights(model).items()})
     return [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,8 +16,7 @@ from selfish_rnn.engine import pack
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import State, detach
 from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
-from selfish_rnn.optim import NTASGD, SNTASGD
-from selfish_rnn.sparsifier import Sparsifier
+from selfish_rnn.optim import AveragedSGD
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.system import give_back_freed_memory
 from selfish_rnn.training.build import build_model, build_sparsifier
@@ -58,7 +58,7 @@ class Trainer:
         if experiment.engine == "packed":
             pack(self.model)
         self.optimizer = build_optimizer(experiment.optimizer, self.model.parameters())
-        self._averaged = self.optimizer if isinstance(self.optimizer, (SNTASGD, NTASGD)) else None
+        self._averaged = self.optimizer if isinstance(self.optimizer, AveragedSGD) else None
         self.sparsifier.track(self.optimizer)
         self.learning_rate = LearningRate(experiment.optimizer)
         self.state = TrainState()
@@ -255,11 +255,11 @@ class Trainer:
     # Saving and continuing
 
     @property
-    def _sparse_weights(self) -> list[SparseWeight]:
-        return self.sparsifier.weights if isinstance(self.sparsifier, Sparsifier) else []
+    def _sparse_weights(self) -> Sequence[SparseWeight]:
+        return self.sparsifier.sparse_weights
 
     @property
-    def _stateful_weights(self) -> list[SparseWeight]:
+    def _stateful_weights(self) -> Sequence[SparseWeight]:
         """Those of which the optimizer remembers nothing that matters where no weight exists."""
         return [] if self.sparsifier.method.signal == "momentum" else self._sparse_weights
 

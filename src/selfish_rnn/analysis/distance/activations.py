@@ -197,7 +197,9 @@ def _run_layer(module: Any, layer: int, given: Any, state: Any) -> Any:
     packed = isinstance(module, PackedRecurrent)
     directions = 2 if not packed and module.bidirectional else 1
     narrow = module.hidden_size if packed else module.proj_size or module.hidden_size
-    make: Callable[..., nn.RNNBase] = module.kind if packed else type(module)
+    # A subclass may be made in another way.
+    kinds: tuple[Callable[..., nn.RNNBase], ...] = (nn.LSTM, nn.GRU, nn.RNN)
+    make = next(kind for kind in kinds if (module.kind is kind if packed else isinstance(module, kind)))  # type: ignore[arg-type]
     options = {} if packed else {"bidirectional": module.bidirectional}
     if hasattr(module, "nonlinearity"):
         options["nonlinearity"] = module.nonlinearity
@@ -222,7 +224,7 @@ def _run_layer(module: Any, layer: int, given: Any, state: Any) -> Any:
     state = tuple(each[part] for each in state) if isinstance(state, tuple) else state if state is None else state[part]
     if not packed:
         return torch.func.functional_call(alone, weights, (given, state))[0]
-    borrowing = type(module).from_dense(alone, {name: each for name, each in weights.items() if "weight" in name})
+    borrowing = type(module).from_dense(alone, **{name: each for name, each in weights.items() if "weight" in name})
     for name, each in weights.items():
         if "bias" in name:
             setattr(borrowing, name, each)

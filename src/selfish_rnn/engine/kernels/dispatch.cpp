@@ -41,15 +41,30 @@ const Kernels& chosen() {
 }
 
 }  // namespace
-}  // namespace selfish
-
-using namespace selfish;
 
 extern "C" {
 
-int selfish_best_target() { return best_target(); }
-int selfish_target() { return target; }
-void selfish_use_target(int wanted) { target = wanted <= best_target() ? wanted : best_target(); }
+const char* selfish_description() { return kDescription; }
+
+const int64_t* selfish_structure_sizes() {
+  static const int64_t sizes[] = {sizeof(IndexHeader),    sizeof(LayerShape),      sizeof(LayerWeights),
+                                  sizeof(LayerGradients), sizeof(LayerForward),    sizeof(LayerBackward),
+                                  sizeof(HighwayForward), sizeof(HighwayBackward), sizeof(OrderedForward),
+                                  sizeof(OrderedBackward), 0};
+  return sizes;
+}
+
+int64_t selfish_best_target() { return best_target(); }
+int64_t selfish_target() { return target; }
+void selfish_use_target(int64_t wanted) {
+  target = wanted <= best_target() ? static_cast<int>(wanted) : best_target();
+}
+
+int64_t selfish_panel_width(int64_t columns) { return chosen().panel_width(columns); }
+int64_t selfish_panel_floats(int64_t columns, int64_t features) { return chosen().panel_floats(columns, features); }
+int64_t selfish_cross_entropy_floats(int64_t n, int64_t rows, int64_t columns) {
+  return chosen().cross_entropy_floats(n, rows, columns);
+}
 
 void selfish_linear(const void* index, const float* values, const float* bias, const float* x, int64_t n, float* y,
                     float* work) {
@@ -84,3 +99,4 @@ void selfish_ordered_forward(const OrderedForward* layer) { chosen().ordered_for
 void selfish_ordered_backward(const OrderedBackward* layer) { chosen().ordered_backward(layer); }
 
 }  // extern "C"
+}  // namespace selfish

@@ -41,7 +41,7 @@ inline void highway_units(float* gates, const float* before, float* after, const
                           int64_t spacing, int64_t first, int64_t stop) {
   for (int64_t at = first; at < stop; at += 8) {
     const int64_t n = stop - at;
-    const V8 nonlinear = hyperbolic(load_some(gates + at, n));
+    const V8 nonlinear = tanh(load_some(gates + at, n));
     const V8 transform = sigmoid(load_some(gates + spacing + at, n));
     const V8 state = load_some(before + at, n);
     const V8 result = state + transform * (nonlinear - state);
@@ -52,8 +52,9 @@ inline void highway_units(float* gates, const float* before, float* after, const
   }
 }
 
-// The way back: from d_state after the micro-step to that before it, but for what comes through the matrix.
-inline void highway_units_back(const float* gates, const float* before, float* d_state, float* d_gates,
+// The backward pass of highway_units: turns d_state after the micro-step into d_state before it, without what comes through
+// the matrix.
+inline void highway_units_backward(const float* gates, const float* before, float* d_state, float* d_gates,
                                int64_t spacing, int64_t first, int64_t stop) {
   for (int64_t at = first; at < stop; at += 8) {
     const int64_t n = stop - at;
@@ -106,7 +107,7 @@ inline void highway_forward(const HighwayForward& layer) {
           fill_lines(gates + line * width, narrow.width, stop - unit, layer.biases[level] + line);
         for (int column_tile = 0; column_tile < recurrence.column_tiles(); ++column_tile)
           for (int row_tile : {chunk, chunks + chunk})
-            multiply(narrow.width, recurrence.tile(row_tile, column_tile), layer.recurrent_values[level],
+            spmm(narrow.width, recurrence.tile(row_tile, column_tile), layer.recurrent_values[level],
                      from + recurrence.first_column(column_tile) * width,
                      gates + recurrence.first_row(row_tile) * width);
         float* after = layout.state(layer.states, micro + 1, part);
@@ -166,7 +167,7 @@ inline void highway_backward(const HighwayBackward& layer) {
           if (micro < 0) continue;
           if (level == depth - 1) add_rows(d_state, layer.dy, layout, micro / depth, part, unit, stop);
           float* d_gates = layout.at(layer.d_gates, micro & 1, part, lines);
-          highway_units_back(layout.gates(layer.gates, layer.later_gates, micro, part),
+          highway_units_backward(layout.gates(layer.gates, layer.later_gates, micro, part),
                              layout.state(layer.states, micro, part), d_state, d_gates, hidden * width, unit * width,
                              stop * width);
           for (int64_t line = 0; line < lines; line += hidden)
@@ -180,7 +181,7 @@ inline void highway_backward(const HighwayBackward& layer) {
   for (int64_t level = 0; level < depth; ++level) {
     const float* d_panels = layer.d_panels + level * wide.floats(lines);
     if (layer.recurrent_gradients[level] != nullptr)
-      correlate_panels(recurrences[level], layer.recurrent_gradients[level],
+      sddmm_panels(recurrences[level], layer.recurrent_gradients[level],
                        layer.h_panels + level * wide.floats(hidden), d_panels, wide, true);
     if (layer.bias_gradients[level] != nullptr) sum_lines(d_panels, wide, lines, layer.bias_gradients[level]);
   }

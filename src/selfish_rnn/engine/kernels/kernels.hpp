@@ -1,26 +1,26 @@
 // The kernels as one table of functions, compiled once for every kind of processor.
 #pragma once
 
-#include "layer.hpp"
+#include "abi.hpp"
 
 namespace selfish {
 
+// Each has the signature of the function of the library that calls it.
 struct Kernels {
-  void (*linear)(const void* index, const float* values, const float* bias, const float* x, int64_t n, float* y,
-                 float* work);
-  void (*linear_backward)(const void* index, const float* values, const float* x, const float* d, int64_t n,
-                          float* x_gradient, float* gradients, float* bias_gradient, float* values_t, float* work);
-  double (*cross_entropy)(const void* index, const float* values, const float* bias, const float* x,
-                          const int64_t* targets, int64_t n, float* x_gradient, float* gradients, float* bias_gradient,
-                          float* values_t, float* work);
-  void (*lookup)(const void* index, const float* values, const int64_t* tokens, int64_t n, float* y);
-  void (*lookup_backward)(const void* index, const int64_t* tokens, const float* d, int64_t n, float* gradients);
-  void (*layer_forward)(const LayerForward* layer);
-  void (*layer_backward)(const LayerBackward* layer);
-  void (*highway_forward)(const HighwayForward* layer);
-  void (*highway_backward)(const HighwayBackward* layer);
-  void (*ordered_forward)(const OrderedForward* layer);
-  void (*ordered_backward)(const OrderedBackward* layer);
+  decltype(&selfish_panel_width) panel_width;
+  decltype(&selfish_panel_floats) panel_floats;
+  decltype(&selfish_cross_entropy_floats) cross_entropy_floats;
+  decltype(&selfish_linear) linear;
+  decltype(&selfish_linear_backward) linear_backward;
+  decltype(&selfish_cross_entropy) cross_entropy;
+  decltype(&selfish_lookup) lookup;
+  decltype(&selfish_lookup_backward) lookup_backward;
+  decltype(&selfish_layer_forward) layer_forward;
+  decltype(&selfish_layer_backward) layer_backward;
+  decltype(&selfish_highway_forward) highway_forward;
+  decltype(&selfish_highway_backward) highway_backward;
+  decltype(&selfish_ordered_forward) ordered_forward;
+  decltype(&selfish_ordered_backward) ordered_backward;
 };
 
 }  // namespace selfish
@@ -36,25 +36,28 @@ namespace selfish {
 namespace SELFISH_TARGET {
 
 inline void layer_forward(const LayerForward* layer) {
-  switch (layer->shape.cell) {
-    case kLSTM: return forward<LSTM>(*layer);
-    case kGRU: return forward<GRU>(*layer);
-    case kTanh: return forward<Elman<false>>(*layer);
+  switch (layer->shape.kind) {
+    case kLstm: return forward<LSTM>(*layer);
+    case kGru: return forward<GRU>(*layer);
+    case kRnnTanh: return forward<Elman<false>>(*layer);
     default: return forward<Elman<true>>(*layer);
   }
 }
 
 inline void layer_backward(const LayerBackward* layer) {
-  switch (layer->shape.cell) {
-    case kLSTM: return backward<LSTM>(*layer);
-    case kGRU: return backward<GRU>(*layer);
-    case kTanh: return backward<Elman<false>>(*layer);
+  switch (layer->shape.kind) {
+    case kLstm: return backward<LSTM>(*layer);
+    case kGru: return backward<GRU>(*layer);
+    case kRnnTanh: return backward<Elman<false>>(*layer);
     default: return backward<Elman<true>>(*layer);
   }
 }
 
 extern const Kernels kernels;
 const Kernels kernels = {
+    [](int64_t columns) { return static_cast<int64_t>(Panels(columns).width); },
+    [](int64_t columns, int64_t features) { return Panels(columns).floats(features); },
+    cross_entropy_floats,
     [](const void* index, const float* values, const float* bias, const float* x, int64_t n, float* y, float* work) {
       linear(Packed(index), values, bias, x, n, y, work);
     },

@@ -38,7 +38,7 @@ inline void each_wanted_row(const Packed& packed, const TokensByTile& wanted, co
       int64_t at = 0;
       for (int entry = 0; entry < tile.count; ++entry) {
         start[tile.entries[entry].line] = at;
-        at += count[tile.entries[entry].line] = tile.entries[entry].count_less + 1;
+        at += count[tile.entries[entry].line] = tile.entries[entry].count_minus_one + 1;
       }
       for (int64_t rank = wanted.bounds[row_tile]; rank < wanted.bounds[row_tile + 1]; ++rank) {
         const int64_t place = wanted.places[rank], line = tokens[place] - packed.first_row(row_tile);

@@ -32,11 +32,11 @@ struct Softmax {
     V8 top[N], sum_here[N] = {};
     SELFISH_UNROLL for (int i = 0; i < N; ++i) top[i] = load<V8>(largest + at + 8 * i);
     for (int64_t line = 0; line < lines; ++line)
-      SELFISH_UNROLL for (int i = 0; i < N; ++i) top[i] = larger(load<V8>(scores + line * width + 8 * i), top[i]);
+      SELFISH_UNROLL for (int i = 0; i < N; ++i) top[i] = max(load<V8>(scores + line * width + 8 * i), top[i]);
     for (int64_t line = 0; line < lines; ++line)
       SELFISH_UNROLL for (int i = 0; i < N; ++i) {
         float* here = scores + line * width + 8 * i;
-        const V8 power = exponential(load<V8>(here) - top[i]);
+        const V8 power = exp(load<V8>(here) - top[i]);
         store<V8>(here, power);
         sum_here[i] += power;
       }
@@ -48,22 +48,32 @@ struct Softmax {
 
   void join(const Softmax& other, int width) {
     for (int at = 0; at < width; at += 8) {
-      const V8 mine = load<V8>(largest + at), theirs = load<V8>(other.largest + at), top = larger(mine, theirs);
-      store<V8>(total + at, load<V8>(total + at) * exponential(mine - top) +
-                                load<V8>(other.total + at) * exponential(theirs - top));
+      const V8 mine = load<V8>(largest + at), theirs = load<V8>(other.largest + at), top = max(mine, theirs);
+      store<V8>(total + at, load<V8>(total + at) * exp(mine - top) +
+                                load<V8>(other.total + at) * exp(theirs - top));
       store<V8>(largest + at, top);
     }
   }
 };
 
+// A single column would be a panel without vectors; seven empty ones beside it cost nothing here.
+inline Panels loss_panels(int64_t n) {
+  Panels panels(std::max<int64_t>(n, 2));
+  panels.columns = n;
+  return panels;
+}
+
+inline int64_t cross_entropy_floats(int64_t n, int64_t rows, int64_t columns) {
+  const Panels all = loss_panels(n);
+  return std::min(all.count, kPanelsAtOnce) * (rows + columns) * all.width;
+}
+
 // Mean cross-entropy of x W^T + bias with the targets. With gradients (all three or none): of x, the values, the bias.
-// work: (rows + columns) x width x min(panels, kPanelsAtOnce); values_t: only for gradients.
+// work: cross_entropy_floats; values_t: only for gradients.
 inline double cross_entropy(const Packed& packed, const float* values, const float* bias, const float* x,
                             const int64_t* targets, int64_t n, float* x_gradient, float* gradients,
                             float* bias_gradient, float* values_t, float* work) {
-  // A single column would be a panel without vectors; seven empty ones beside it cost nothing here.
-  Panels all(std::max<int64_t>(n, 2));
-  all.columns = n;
+  const Panels all = loss_panels(n);
   const int64_t rows = packed.rows(), columns = packed.columns();
   const int width = all.width;
   const Groups groups(packed.row_tiles(), rows, 1);
@@ -81,7 +91,7 @@ inline double cross_entropy(const Packed& packed, const float* values, const flo
 
     std::vector<Softmax> parts(groups.count * panels.count);
     std::vector<float> target_score(panels.count * width);
-    multiply_groups<false>(
+    spmm_groups<false>(
         packed, values, bias, x_panels, panels, groups,
         [&](int64_t first, int64_t, int panel) { return scores + (panel * rows + first) * width; },
         [&](int group, int64_t first, int64_t lines, int panel, float* piece) {
@@ -114,7 +124,7 @@ inline double cross_entropy(const Packed& packed, const float* values, const flo
       for (int panel = 0; panel < panels.count; ++panel) {
         float factor[kWidest];
         for (int at = 0; at < width; at += 8)
-          store<V8>(factor + at, exponential(load<V8>(parts[group * panels.count + panel].largest + at) -
+          store<V8>(factor + at, exp(load<V8>(parts[group * panels.count + panel].largest + at) -
                                              load<V8>(whole[panel].largest + at)) *
                                      load<V8>(whole[panel].total + at));
         for (int64_t row = first; row < stop; ++row) {
@@ -135,9 +145,9 @@ inline double cross_entropy(const Packed& packed, const float* values, const flo
         }
       }
     }
-    multiply_panels<true>(packed, values_t, nullptr, scores, panels,
+    spmm_panels<true>(packed, values_t, nullptr, scores, panels,
                           RowsSink{x_gradient + first_token * columns, columns, panels});
-    correlate_panels(packed, gradients, x_panels, scores, panels, begin == 0);
+    sddmm_panels(packed, gradients, x_panels, scores, panels, begin == 0);
   }
   return loss / static_cast<double>(n);
 }

@@ -49,9 +49,9 @@ struct OrderedLayout : StepLayout {
 // of the latter.
 inline V8 cumulated_softmax(float* lines, float* master, int64_t count, int64_t width, bool complement, int64_t n) {
   V8 highest = load_some(lines, n), total{};
-  for (int64_t line = 1; line < count; ++line) highest = larger(highest, load_some(lines + line * width, n));
+  for (int64_t line = 1; line < count; ++line) highest = max(highest, load_some(lines + line * width, n));
   for (int64_t line = 0; line < count; ++line) {
-    const V8 power = exponential(load_some(lines + line * width, n) - highest);
+    const V8 power = exp(load_some(lines + line * width, n) - highest);
     total += power;
     store_some(lines + line * width, power, n);
   }
@@ -68,8 +68,9 @@ inline V8 cumulated_softmax(float* lines, float* master, int64_t count, int64_t 
   return sum_of_all * (1.f / static_cast<float>(count));
 }
 
-// The way back: every unit's part in the gradient of the cumulated sum to the gradient of the softmax's argument.
-inline void cumulated_softmax_back(const float* chances, const float* d_units, float* d_lines, int64_t count,
+// The backward pass of cumulated_softmax: d_units is the part that every unit has in the gradient of the cumulated sum,
+// d_lines becomes the gradient of the softmax's argument.
+inline void cumulated_softmax_backward(const float* chances, const float* d_units, float* d_lines, int64_t count,
                                    int64_t chunk, int64_t width, int64_t n) {
   V8 cumulated{}, expected{};
   for (int64_t line = count - 1; line >= 0; --line) {
@@ -84,16 +85,16 @@ inline void cumulated_softmax_back(const float* chances, const float* d_units, f
 }
 
 inline void ordered_forward(const OrderedForward& layer) {
-  const Packed inputs(layer.input_index), recurrence(layer.recurrent_index);
+  const Packed inputs(layer.weights.input_index), recurrence(layer.weights.recurrent_index);
   const OrderedLayout layout(layer.shape, layer.chunk, recurrence);
   const Panels &narrow = layout.panels, &wide = layout.wide;
   const int64_t hidden = layout.hidden, lines = layout.lines, width = narrow.width, spacing = hidden * width;
   const int64_t masters = layout.master_lines;
 
-  project_inputs(inputs, layer.input_values, layer.bias, layer.x, layer.x_panels, wide, layout,
+  project_inputs(inputs, layer.weights.input_values, layer.bias, layer.x, layer.x_panels, wide, layout,
                  [&](int64_t step, int part) { return layout.at(layer.gates, step, part, lines); });
   state_from_rows(layer.h_first, layout, layer.states);
-  state_from_rows(layer.c_first, layout, layer.memories);
+  state_from_rows(layer.c_first, layout, layer.cells);
   const auto keep = [&](int64_t step, int part, int64_t unit, int64_t stop) {
     if (layer.h_panels != nullptr && step < layout.steps)
       widen(layout.at(layer.states, step, part, hidden), layout, step, part, unit, stop, layer.h_panels, wide, hidden);
@@ -107,7 +108,7 @@ inline void ordered_forward(const OrderedForward& layer) {
         const float* before = layout.at(layer.states, step, part, hidden);
         float* gates = layout.at(layer.gates, step, part, lines);
         const auto product = [&](int row_tile, int column_tile) {
-          multiply(narrow.width, recurrence.tile(row_tile, column_tile), layer.recurrent_values,
+          spmm(narrow.width, recurrence.tile(row_tile, column_tile), layer.weights.recurrent_values,
                    before + recurrence.first_column(column_tile) * width,
                    gates + recurrence.first_row(row_tile) * width);
         };
@@ -141,21 +142,21 @@ inline void ordered_forward(const OrderedForward& layer) {
           float* gates = layout.at(layer.gates, step, part, lines) + masters * width;
           const float* input = layout.at(layer.masters, step, part, masters);
           const float* forget = input + layout.chunks * width;
-          const float* memory = layout.at(layer.memories, step, part, hidden);
-          float* memory_after = layout.at(layer.memories, step + 1, part, hidden);
+          const float* cell_before = layout.at(layer.cells, step, part, hidden);
+          float* cell_after = layout.at(layer.cells, step + 1, part, hidden);
           float* after = layout.at(layer.states, step + 1, part, hidden);
           layout.each_unit(unit, stop, [&](int64_t at, int64_t chunk_at, int n) {
             const V8 m = load_some(input + chunk_at, n), k = load_some(forget + chunk_at, n), w = m * k;
-            const V8 o = sigmoid(load_some(gates + at, n)), g = hyperbolic(load_some(gates + spacing + at, n));
+            const V8 o = sigmoid(load_some(gates + at, n)), g = tanh(load_some(gates + spacing + at, n));
             const V8 i = sigmoid(load_some(gates + 2 * spacing + at, n));
             const V8 f = sigmoid(load_some(gates + 3 * spacing + at, n));
-            const V8 c = (f * w + (k - w)) * load_some(memory + at, n) + (i * w + (m - w)) * g;
+            const V8 c = (f * w + (k - w)) * load_some(cell_before + at, n) + (i * w + (m - w)) * g;
             store_some(gates + at, o, n);
             store_some(gates + spacing + at, g, n);
             store_some(gates + 2 * spacing + at, i, n);
             store_some(gates + 3 * spacing + at, f, n);
-            store_some(memory_after + at, c, n);
-            store_some(after + at, o * hyperbolic(c), n);
+            store_some(cell_after + at, c, n);
+            store_some(after + at, o * tanh(c), n);
           });
           to_rows(after + unit * width, narrow.width, narrow.filled(part), stop - unit,
                   layer.y + (step * layout.batch + narrow.first(part)) * hidden + unit, hidden);
@@ -165,27 +166,27 @@ inline void ordered_forward(const OrderedForward& layer) {
     }
   }
   if (layer.h_panels != nullptr) clear_tail(layer.h_panels, wide, hidden);
-  state_to_rows(layout.at(layer.memories, layout.steps, 0, hidden), layout, layer.c_last);
+  state_to_rows(layout.at(layer.cells, layout.steps, 0, hidden), layout, layer.c_last);
 }
 
 inline void ordered_backward(const OrderedBackward& layer) {
-  const Packed inputs(layer.input_index), recurrence(layer.recurrent_index);
+  const Packed inputs(layer.weights.input_index), recurrence(layer.weights.recurrent_index);
   const OrderedLayout layout(layer.shape, layer.chunk, recurrence);
   const Panels &narrow = layout.panels, &wide = layout.wide;
   const int64_t hidden = layout.hidden, lines = layout.lines, width = narrow.width, spacing = hidden * width;
   const int64_t masters = layout.master_lines;
 
-  transpose_values(recurrence, layer.recurrent_values, layer.values_t);
+  transpose_values(recurrence, layer.weights.recurrent_values, layer.values_t);
   clear_tail(layer.d_panels, wide, lines);
   if (layer.dc_last != nullptr)
-    state_from_rows(layer.dc_last, layout, layer.d_memory);
+    state_from_rows(layer.dc_last, layout, layer.d_cell);
   else
-    std::fill(layer.d_memory, layer.d_memory + layout.line_floats(hidden), 0.f);
+    std::fill(layer.d_cell, layer.d_cell + layout.line_floats(hidden), 0.f);
 #pragma omp parallel
   {
     const Share share(recurrence.column_tiles());
     // Step -1 is the state before the window: it gets a gradient but has no cell.
-    for (int64_t step = layout.steps - 1; step >= (layer.dh_first != nullptr ? -1 : 0); --step) {
+    for (int64_t step = layout.steps - 1; step >= (layer.gradients.dh_first != nullptr ? -1 : 0); --step) {
       for (int tile = share.begin; tile < share.end; ++tile)
         for (int part = 0; part < narrow.count; ++part) {
           const int64_t unit = recurrence.first_column(tile), stop = recurrence.first_column(tile + 1);
@@ -205,18 +206,18 @@ inline void ordered_backward(const OrderedBackward& layer) {
           const float* gates = layout.at(layer.gates, step, part, lines) + masters * width;
           const float* input = layout.at(layer.masters, step, part, masters);
           const float* forget = input + layout.chunks * width;
-          const float* memory = layout.at(layer.memories, step, part, hidden);
-          const float* memory_after = layout.at(layer.memories, step + 1, part, hidden);
-          float* d_memory = layout.at(layer.d_memory, 0, part, hidden);
+          const float* cell_before = layout.at(layer.cells, step, part, hidden);
+          const float* cell_after = layout.at(layer.cells, step + 1, part, hidden);
+          float* d_cell = layout.at(layer.d_cell, 0, part, hidden);
           float* d_gates = layout.at(layer.d_gates, 0, part, lines) + masters * width;
           float* d_masters = layout.at(layer.d_masters, 0, part, 2 * hidden);
           layout.each_unit(unit, stop, [&](int64_t at, int64_t chunk_at, int n) {
             const V8 m = load_some(input + chunk_at, n), k = load_some(forget + chunk_at, n), w = m * k;
             const V8 o = load_some(gates + at, n), g = load_some(gates + spacing + at, n);
             const V8 i = load_some(gates + 2 * spacing + at, n), f = load_some(gates + 3 * spacing + at, n);
-            const V8 c = load_some(memory + at, n), squashed = hyperbolic(load_some(memory_after + at, n));
+            const V8 c = load_some(cell_before + at, n), squashed = tanh(load_some(cell_after + at, n));
             const V8 dh = load_some(d_state + at, n);
-            const V8 dc = dh * o * (1.f - squashed * squashed) + load_some(d_memory + at, n);
+            const V8 dc = dh * o * (1.f - squashed * squashed) + load_some(d_cell + at, n);
             const V8 of_overlap = c * (f - 1.f) + g * (i - 1.f);
             store_some(d_gates + at, dh * squashed * o * (1.f - o), n);
             store_some(d_gates + spacing + at, dc * (i * w + (m - w)) * (1.f - g * g), n);
@@ -224,7 +225,7 @@ inline void ordered_backward(const OrderedBackward& layer) {
             store_some(d_gates + 3 * spacing + at, dc * c * w * f * (1.f - f), n);
             store_some(d_masters + at, -dc * (g + k * of_overlap), n);
             store_some(d_masters + spacing + at, dc * (c + m * of_overlap), n);
-            store_some(d_memory + at, dc * (f * w + (k - w)), n);
+            store_some(d_cell + at, dc * (f * w + (k - w)), n);
           });
           for (int64_t line = masters; line < lines; line += hidden)
             widen(layout.at(layer.d_gates, 0, part, lines), layout, step, part, line + unit, line + stop,
@@ -233,7 +234,7 @@ inline void ordered_backward(const OrderedBackward& layer) {
 #pragma omp barrier
       layout.each_master([&](int gate, int part, int column, int n) {
         const int64_t at = gate * layout.chunks * width + column;
-        cumulated_softmax_back(layout.at(layer.gates, step, part, lines) + at,
+        cumulated_softmax_backward(layout.at(layer.gates, step, part, lines) + at,
                                layout.at(layer.d_masters, 0, part, 2 * hidden) + gate * spacing + column,
                                layout.at(layer.d_gates, 0, part, lines) + at, layout.chunks, layout.chunk, width, n);
       });
@@ -244,14 +245,14 @@ inline void ordered_backward(const OrderedBackward& layer) {
               lines);
     }
   }
-  if (layer.dh_first != nullptr) {
-    state_to_rows(layer.d_state, layout, layer.dh_first);
-    state_to_rows(layer.d_memory, layout, layer.dc_first);
+  if (layer.gradients.dh_first != nullptr) {
+    state_to_rows(layer.d_state, layout, layer.gradients.dh_first);
+    state_to_rows(layer.d_cell, layout, layer.gradients.dc_first);
   }
-  if (layer.recurrent_gradients != nullptr)
-    correlate_panels(recurrence, layer.recurrent_gradients, layer.h_panels, layer.d_panels, wide, true);
-  if (layer.bias_gradient != nullptr) sum_lines(layer.d_panels, wide, lines, layer.bias_gradient);
-  inputs_backward(inputs, layer.input_values, layer.x, layer.d_panels, wide, layer.dx, layer.input_gradients,
+  if (layer.gradients.recurrent_gradients != nullptr)
+    sddmm_panels(recurrence, layer.gradients.recurrent_gradients, layer.h_panels, layer.d_panels, wide, true);
+  if (layer.gradients.bias_gradient != nullptr) sum_lines(layer.d_panels, wide, lines, layer.gradients.bias_gradient);
+  inputs_backward(inputs, layer.weights.input_values, layer.x, layer.d_panels, wide, layer.gradients.dx, layer.gradients.input_gradients,
                   layer.values_t, layer.x_panels);
 }
 

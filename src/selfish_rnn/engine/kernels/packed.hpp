@@ -11,28 +11,22 @@
 // Everything but the values is one block of memory, so that it can be saved, copied and moved as one tensor.
 #pragma once
 
-#include <cstdint>
+#include "abi.hpp"
 
 namespace selfish {
 
 constexpr int64_t kFormat = 0x31574b43;  // changes with the layout
-constexpr int64_t kLargestTile = 256;    // a row, a column in a tile and a count less one fit 8 bits, a weight 16
+constexpr int64_t kLargestTile = 256;    // a row, a column in a tile and a count minus one fit 8 bits, a weight 16
 constexpr int64_t kAlignment = 64;
 constexpr int64_t kSpareEntries = 4;     // kernels look a few entries ahead
 
 enum Section : int { kRowBounds, kValueStart, kEntryStart, kEntryStartT, kEntries, kEntriesT, kColumn, kRowT, kSource, kSections };
 
-struct Header {
-  int64_t format, bytes;
-  int64_t rows, columns, count;
-  int64_t row_tiles, column_tiles, tile_columns;
-  int64_t entries, entries_t;
-  int64_t offset[kSections];
-};
+static_assert(sizeof(IndexHeader::offset) == kSections * sizeof(int64_t), "the header has an offset for every section");
 
 struct Entry {
-  uint8_t line;        // row, or in the transposed list column, inside the tile
-  uint8_t count_less;  // number of weights less one
+  uint8_t line;             // row, or in the transposed list column, inside the tile
+  uint8_t count_minus_one;  // number of weights minus one
 };
 
 // One direction of one tile, as the kernels take it.
@@ -44,7 +38,7 @@ struct Tile {
 };
 
 struct Packed {
-  const Header* header;
+  const IndexHeader* header;
   const int32_t* row_bounds;     // row_tiles + 1
   const int64_t* value_start;    // tiles + 1
   const int32_t* entry_start;    // tiles + 1
@@ -55,7 +49,7 @@ struct Packed {
   const uint8_t* row_t;     // for each weight in transposed order
   const uint16_t* source;   // for each weight in transposed order: its place in the tile's values
 
-  explicit Packed(const void* memory) : header(static_cast<const Header*>(memory)) {
+  explicit Packed(const void* memory) : header(static_cast<const IndexHeader*>(memory)) {
     const char* base = static_cast<const char*>(memory);
     const int64_t* at = header->offset;
     row_bounds = reinterpret_cast<const int32_t*>(base + at[kRowBounds]);

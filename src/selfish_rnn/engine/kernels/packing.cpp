@@ -69,8 +69,8 @@ std::vector<TileSizes> measure(const Shape& shape) {
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-Header plan(const Shape& shape, const std::vector<TileSizes>& sizes) {
-  Header header{};
+IndexHeader plan(const Shape& shape, const std::vector<TileSizes>& sizes) {
+  IndexHeader header{};
   header.format = kFormat;
   header.rows = shape.rows, header.columns = shape.columns, header.count = shape.count;
   header.row_tiles = shape.row_tiles, header.column_tiles = shape.column_tiles;
@@ -85,7 +85,7 @@ Header plan(const Shape& shape, const std::vector<TileSizes>& sizes) {
   length[kEntriesT] = 2 * (header.entries_t + kSpareEntries);
   length[kColumn] = length[kRowT] = shape.count;
   length[kSource] = 2 * shape.count;
-  int64_t at = aligned(sizeof(Header));
+  int64_t at = aligned(sizeof(IndexHeader));
   for (int section = 0; section < kSections; ++section) {
     header.offset[section] = at;
     at += aligned(length[section]);
@@ -145,7 +145,7 @@ void fill_row_tile(const Shape& shape, int64_t row_tile, char* memory, int32_t* 
     for (int entry = 0; entry < occupied_t; ++entry) next[lines[entry]] = at_t, at_t += counts_t[lines[entry]];
     at = value_start;
     for (int entry = 0; entry < occupied; ++entry)
-      for (int weight = 0; weight <= entries[entry].count_less; ++weight, ++at) {
+      for (int weight = 0; weight <= entries[entry].count_minus_one; ++weight, ++at) {
         const int64_t to = next[columns[at]]++;
         rows_t[to] = entries[entry].line;
         sources[to] = static_cast<uint16_t>(at - value_start);
@@ -158,7 +158,7 @@ bool lines_fit(const Entry* entries, int64_t count, int64_t lines, int64_t value
   for (int64_t entry = 0; entry < count; ++entry) {
     if (entries[entry].line >= lines || seen[entries[entry].line]) return false;
     seen[entries[entry].line] = true;
-    values -= entries[entry].count_less + 1;
+    values -= entries[entry].count_minus_one + 1;
   }
   return values == 0;
 }
@@ -176,13 +176,13 @@ bool tile_fits(const Packed& packed, int row_tile, int column_tile) {
   std::vector<uint8_t> row_of(values), met(values);
   int64_t at = 0;
   for (int entry = 0; entry < tile.count; ++entry)
-    for (int weight = 0; weight <= tile.entries[entry].count_less; ++weight, ++at) {
+    for (int weight = 0; weight <= tile.entries[entry].count_minus_one; ++weight, ++at) {
       if (tile.local[at] >= width || (weight > 0 && tile.local[at] <= tile.local[at - 1])) return false;
       row_of[at] = tile.entries[entry].line;
     }
   at = 0;
   for (int entry = 0; entry < tile_t.count; ++entry)
-    for (int weight = 0; weight <= tile_t.entries[entry].count_less; ++weight, ++at) {
+    for (int weight = 0; weight <= tile_t.entries[entry].count_minus_one; ++weight, ++at) {
       const int64_t source = packed.source[tile.start + at];
       if (source >= values || met[source]) return false;
       met[source] = 1;
@@ -191,7 +191,7 @@ bool tile_fits(const Packed& packed, int row_tile, int column_tile) {
   return true;
 }
 
-bool sections_fit(const Header& header, int64_t bytes) {
+bool sections_fit(const IndexHeader& header, int64_t bytes) {
   if (header.format != kFormat || header.bytes != bytes) return false;
   for (int64_t size : {header.rows, header.columns, header.row_tiles, header.column_tiles, header.tile_columns})
     if (size < 1 || size > INT32_MAX) return false;
@@ -204,7 +204,7 @@ bool sections_fit(const Header& header, int64_t bytes) {
   Shape shape{header.rows, header.columns, header.count, header.row_tiles, header.column_tiles, header.tile_columns,
               nullptr, nullptr};
   const std::vector<TileSizes> sizes{{header.count, header.entries, header.entries_t}};
-  const Header expected = plan(shape, sizes);
+  const IndexHeader expected = plan(shape, sizes);
   return expected.bytes == bytes && std::equal(expected.offset, expected.offset + kSections, header.offset);
 }
 
@@ -217,28 +217,23 @@ bool rises(const Number* numbers, int64_t count, int64_t last, bool strictly) {
 }
 
 }  // namespace
-}  // namespace selfish
-
-using namespace selfish;
 
 extern "C" {
 
-// How many bytes the index of a matrix with these (sorted) positions takes.
 int64_t selfish_index_bytes(int64_t rows, int64_t columns, int64_t count, const int64_t* positions, int64_t row_tiles,
                             const int32_t* row_bounds, int64_t column_tiles, int64_t tile_columns) {
   const Shape shape{rows, columns, count, row_tiles, column_tiles, tile_columns, row_bounds, positions};
   return plan(shape, measure(shape)).bytes;
 }
 
-// Writes that index to memory, and to order for each value the rank of its position.
 void selfish_index_build(int64_t rows, int64_t columns, int64_t count, const int64_t* positions, int64_t row_tiles,
                          const int32_t* row_bounds, int64_t column_tiles, int64_t tile_columns, char* memory,
                          int32_t* order) {
   const Shape shape{rows, columns, count, row_tiles, column_tiles, tile_columns, row_bounds, positions};
   const std::vector<TileSizes> sizes = measure(shape);
-  const Header header = plan(shape, sizes);
+  const IndexHeader header = plan(shape, sizes);
   std::memset(memory, 0, header.bytes);
-  std::memcpy(memory, &header, sizeof(Header));
+  std::memcpy(memory, &header, sizeof(IndexHeader));
   const Packed packed(memory);
   std::copy(row_bounds, row_bounds + row_tiles + 1, const_cast<int32_t*>(packed.row_bounds));
   int64_t* value_start = const_cast<int64_t*>(packed.value_start);
@@ -253,11 +248,10 @@ void selfish_index_build(int64_t rows, int64_t columns, int64_t count, const int
   for (int64_t row_tile = 0; row_tile < row_tiles; ++row_tile) fill_row_tile(shape, row_tile, memory, order);
 }
 
-// Whether memory holds an index that no kernel can be led astray by: 1 if so.
-int selfish_index_valid(const char* memory, int64_t bytes) {
-  if (bytes < static_cast<int64_t>(sizeof(Header))) return 0;
-  Header header;
-  std::memcpy(&header, memory, sizeof(Header));
+int64_t selfish_index_valid(const char* memory, int64_t bytes) {
+  if (bytes < static_cast<int64_t>(sizeof(IndexHeader))) return 0;
+  IndexHeader header;
+  std::memcpy(&header, memory, sizeof(IndexHeader));
   if (!sections_fit(header, bytes)) return 0;
   const Packed packed(memory);
   if (!rises(packed.row_bounds, header.row_tiles, header.rows, true)) return 0;
@@ -272,7 +266,6 @@ int selfish_index_valid(const char* memory, int64_t bytes) {
   return 1;
 }
 
-// The existing positions, sorted, and where the value of each lies.
 void selfish_index_sorted(const char* memory, int64_t* positions, int32_t* places) {
   const Packed packed(memory);
 #pragma omp parallel for schedule(dynamic, 1)
@@ -284,7 +277,7 @@ void selfish_index_sorted(const char* memory, int64_t* positions, int32_t* place
     for (int column_tile = 0; column_tile < packed.column_tiles(); ++column_tile) {
       const Tile tile = packed.tile(row_tile, column_tile);
       for (int entry = 0; entry < tile.count; ++entry)
-        next[tile.entries[entry].line + 1] += tile.entries[entry].count_less + 1;
+        next[tile.entries[entry].line + 1] += tile.entries[entry].count_minus_one + 1;
     }
     for (int64_t row = 0; row < height; ++row) next[row + 1] += next[row];
     for (int column_tile = 0; column_tile < packed.column_tiles(); ++column_tile) {
@@ -293,7 +286,7 @@ void selfish_index_sorted(const char* memory, int64_t* positions, int32_t* place
       for (int entry = 0; entry < tile.count; ++entry) {
         const int64_t line = tile.entries[entry].line;
         const int64_t base = (first + line) * packed.columns() + packed.first_column(column_tile);
-        for (int weight = 0; weight <= tile.entries[entry].count_less; ++weight, ++at) {
+        for (int weight = 0; weight <= tile.entries[entry].count_minus_one; ++weight, ++at) {
           const int64_t rank = next[line]++;
           positions[rank] = base + tile.local[at];
           places[rank] = static_cast<int32_t>(tile.start + at);
@@ -304,3 +297,4 @@ void selfish_index_sorted(const char* memory, int64_t* positions, int32_t* place
 }
 
 }  // extern "C"
+}  // namespace selfish

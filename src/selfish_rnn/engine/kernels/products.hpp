@@ -59,7 +59,7 @@ inline void to_rows(const float* panel, int width, int filled, int64_t lines, fl
     for (int column = 0; column < filled; ++column) rows[column * stride + line] = panel[line * width + column];
 }
 
-// The other way, with zeros in the columns that are not filled; added to what is there if so wished.
+// The inverse of to_rows, with zeros in the columns that are not filled; with Add, added to what the panel has.
 template <bool Add = false>
 inline void from_rows(const float* rows, int64_t stride, float* panel, int width, int filled, int64_t lines) {
   const int64_t whole = width == 1 ? 0 : lines / 8 * 8;
@@ -136,7 +136,7 @@ struct Side {
 // W x (or W^T x, the values in transposed order) for all panels. Each piece of the result is made where
 // place(first line, lines, panel) says, and goes to sink(group, first line, lines, panel, piece) while it is in the cache.
 template <bool Transposed, class Place, class Sink>
-inline void multiply_groups(const Packed& packed, const float* values, const float* bias, const float* x,
+inline void spmm_groups(const Packed& packed, const float* values, const float* bias, const float* x,
                             const Panels& panels, const Groups& groups, Place place, Sink sink) {
   const Side<Transposed> out{packed};
   const Side<!Transposed> in{packed};
@@ -149,26 +149,26 @@ inline void multiply_groups(const Packed& packed, const float* values, const flo
       for (int across = 0; across < in.tiles(); ++across) {
         const float* from = x + (panel * in.lines() + in.first(across)) * panels.width;
         for (int along = groups.first(group); along < groups.stop(group); ++along)
-          multiply(panels.width, out.tile(along, across), values, from,
+          spmm(panels.width, out.tile(along, across), values, from,
                    piece + (out.first(along) - first) * panels.width);
       }
       sink(group, first, lines, panel, piece);
     }
 }
 
-// The same with pieces in memory of the threads, for a sink(first line, lines, panel, piece).
+// spmm_groups with pieces in memory of the threads, for a sink(first line, lines, panel, piece).
 template <bool Transposed, class Sink>
-inline void multiply_panels(const Packed& packed, const float* values, const float* bias, const float* x,
+inline void spmm_panels(const Packed& packed, const float* values, const float* bias, const float* x,
                             const Panels& panels, Sink sink) {
   const Side<Transposed> out{packed};
-  multiply_groups<Transposed>(
+  spmm_groups<Transposed>(
       packed, values, bias, x, panels, Groups(out.tiles(), out.lines(), panels.count),
       [&](int64_t, int64_t lines, int) { return scratch(lines * panels.width); },
       [&](int, int64_t first, int64_t lines, int panel, const float* piece) { sink(first, lines, panel, piece); });
 }
 
 // gradient (+)= d x^T at the existing weights.
-inline void correlate_panels(const Packed& packed, float* gradients, const float* x, const float* d,
+inline void sddmm_panels(const Packed& packed, float* gradients, const float* x, const float* d,
                              const Panels& panels, bool afresh) {
   const Groups groups(packed.row_tiles(), packed.rows(), 1);
 #pragma omp parallel for schedule(dynamic, 1)
@@ -180,7 +180,7 @@ inline void correlate_panels(const Packed& packed, float* gradients, const float
       for (int column_tile = 0; column_tile < packed.column_tiles(); ++column_tile) {
         const float* from = x + (panel * packed.columns() + packed.first_column(column_tile)) * panels.width;
         for (int row_tile = groups.first(group); row_tile < groups.stop(group); ++row_tile)
-          correlate(panels.width, packed.tile(row_tile, column_tile), gradients, from,
+          sddmm(panels.width, packed.tile(row_tile, column_tile), gradients, from,
                     d + (panel * packed.rows() + packed.first_row(row_tile)) * panels.width);
       }
   }
@@ -230,10 +230,10 @@ inline void linear(const Packed& packed, const float* values, const float* bias,
     all_from_rows(x, packed.columns(), panels, work);
     from = work;
   }
-  multiply_panels<false>(packed, values, bias, from, panels, RowsSink{y, packed.rows(), panels});
+  spmm_panels<false>(packed, values, bias, from, panels, RowsSink{y, packed.rows(), panels});
 }
 
-// What a layer passes back: x_gradient = d W (if wanted), gradients (if wanted), bias_gradient (if wanted).
+// The backward pass of linear: x_gradient = d W, gradients and bias_gradient, each if it is not null.
 // work: Panels(n).floats(rows + columns); values_t: as many as values, only for x_gradient.
 inline void linear_backward(const Packed& packed, const float* values, const float* x, const float* d, int64_t n,
                             float* x_gradient, float* gradients, float* bias_gradient, float* values_t, float* work) {
@@ -243,11 +243,11 @@ inline void linear_backward(const Packed& packed, const float* values, const flo
   all_from_rows(d, packed.rows(), panels, d_panels);
   if (x_gradient != nullptr) {
     transpose_values(packed, values, values_t);
-    multiply_panels<true>(packed, values_t, nullptr, d_panels, panels, RowsSink{x_gradient, packed.columns(), panels});
+    spmm_panels<true>(packed, values_t, nullptr, d_panels, panels, RowsSink{x_gradient, packed.columns(), panels});
   }
   if (gradients != nullptr) {
     all_from_rows(x, packed.columns(), panels, x_panels);
-    correlate_panels(packed, gradients, x_panels, d_panels, panels, true);
+    sddmm_panels(packed, gradients, x_panels, d_panels, panels, true);
   }
   if (bias_gradient != nullptr) sum_lines(d_panels, panels, packed.rows(), bias_gradient);
 }

@@ -1,4 +1,5 @@
-// The two loops everything rests on: the product of one tile with a panel, and the gradient of one tile's weights.
+// The two loops everything rests on: the product of one tile with a panel (SpMM), and the gradient of one tile's weights,
+// a product of two panels at the positions of the weights (SDDMM).
 //
 // A panel holds a few columns (tokens) of a matrix of activations: width floats for each feature, feature after feature.
 #pragma once
@@ -42,7 +43,7 @@ SELFISH_INLINE void add_four_products(V (*sum)[N], const float* value, const uin
   } else {
     uint32_t columns;
     std::memcpy(&columns, local, sizeof columns);
-    const V values = fours<V>(value);
+    const V values = load4<V>(value);
     // Eight floats times the column, cut out of the four where it lies. The first byte is the lowest one on every machine
     // the vectors are for.
     constexpr int kShift = 5;
@@ -61,7 +62,7 @@ SELFISH_INLINE void add_four_products(V (*sum)[N], const float* value, const uin
 // Entries of equal length one after the other; Rest = length % 4 is a constant so that no branch is left. Sets of sums
 // hide the time an addition takes where one row has too few vectors for that.
 template <class V, int N, int Sets, int Rest>
-SELFISH_INLINE void multiply_run(const Entry* entry, const Entry* end, int count, const uint8_t*& local,
+SELFISH_INLINE void spmm_run(const Entry* entry, const Entry* end, int count, const uint8_t*& local,
                                  const float*& value, const float* x, float* y) {
   constexpr int kWidth = N * kLanes<V>;
   for (; entry != end; ++entry) {
@@ -75,7 +76,7 @@ SELFISH_INLINE void multiply_run(const Entry* entry, const Entry* end, int count
     for (int four = 0; four < count; ++four, local += 4, value += 4)
       add_four_products<V, N, Sets>(sum, value, local, x);
     SELFISH_UNROLL for (int i = 0; i < Rest; ++i)
-      add_product<V, N>(sum[i % Sets], same<V>(value[i]), x + local[i] * kWidth);
+      add_product<V, N>(sum[i % Sets], broadcast<V>(value[i]), x + local[i] * kWidth);
     local += Rest, value += Rest;
     SELFISH_UNROLL for (int i = 0; i < N; ++i) {
       V total = sum[0][i];
@@ -87,20 +88,20 @@ SELFISH_INLINE void multiply_run(const Entry* entry, const Entry* end, int count
 
 // y += W x for one tile; x and y point to the tile's first column and first row in their panels.
 template <class V, int N>
-inline void multiply_tile(const Tile& tile, const float* values, const float* x, float* y) {
+inline void spmm_tile(const Tile& tile, const float* values, const float* x, float* y) {
   constexpr int kSets = N == 1 ? 4 : N <= 3 ? 2 : 1;
   const Entry *entry = tile.entries, *end = tile.entries + tile.count;
   const uint8_t* local = tile.local;
   const float* value = values + tile.start;
   while (entry != end) {
-    const int length = entry->count_less + 1;
+    const int length = entry->count_minus_one + 1;
     const Entry* stop = entry + 1;
-    while (stop != end && stop->count_less + 1 == length) ++stop;
+    while (stop != end && stop->count_minus_one + 1 == length) ++stop;
     switch (length % 4) {
-      case 0: multiply_run<V, N, kSets, 0>(entry, stop, length / 4, local, value, x, y); break;
-      case 1: multiply_run<V, N, kSets, 1>(entry, stop, length / 4, local, value, x, y); break;
-      case 2: multiply_run<V, N, kSets, 2>(entry, stop, length / 4, local, value, x, y); break;
-      default: multiply_run<V, N, kSets, 3>(entry, stop, length / 4, local, value, x, y);
+      case 0: spmm_run<V, N, kSets, 0>(entry, stop, length / 4, local, value, x, y); break;
+      case 1: spmm_run<V, N, kSets, 1>(entry, stop, length / 4, local, value, x, y); break;
+      case 2: spmm_run<V, N, kSets, 2>(entry, stop, length / 4, local, value, x, y); break;
+      default: spmm_run<V, N, kSets, 3>(entry, stop, length / 4, local, value, x, y);
     }
     entry = stop;
   }
@@ -137,7 +138,7 @@ SELFISH_INLINE void add_inner_products(float* gradient, const float* stop, const
 
 // gradient += (d x^T at the weights of one tile); x and d point to the tile's first column and row in their panels.
 template <int N>
-inline void correlate_tile(const Tile& tile, float* gradients, const float* x, const float* d) {
+inline void sddmm_tile(const Tile& tile, float* gradients, const float* x, const float* d) {
   constexpr int kWidth = 8 * N;
   const uint8_t* local = tile.local;
   float* gradient = gradients + tile.start;
@@ -145,7 +146,7 @@ inline void correlate_tile(const Tile& tile, float* gradients, const float* x, c
   for (int entry = 0; entry < tile.count; ++entry) {
     const float* row = d + tile.entries[entry].line * kWidth;
     fetch<kWidth>(d + tile.entries[entry + kAhead].line * kWidth);
-    const int length = tile.entries[entry].count_less + 1;
+    const int length = tile.entries[entry].count_minus_one + 1;
     int at = 0;
     for (; at + 8 <= length; at += 8) add_inner_products<N, 8>(gradient + at, stop, local + at, x, row);
     switch (length - at) {
@@ -162,12 +163,12 @@ inline void correlate_tile(const Tile& tile, float* gradients, const float* x, c
   }
 }
 
-// The same for a single column.
-inline void correlate_tile_single(const Tile& tile, float* gradients, const float* x, const float* d) {
+// sddmm_tile for a single column.
+inline void sddmm_tile_single(const Tile& tile, float* gradients, const float* x, const float* d) {
   const uint8_t* local = tile.local;
   float* gradient = gradients + tile.start;
   for (int entry = 0; entry < tile.count; ++entry)
-    for (int left = tile.entries[entry].count_less + 1; left > 0; --left)
+    for (int left = tile.entries[entry].count_minus_one + 1; left > 0; --left)
       *gradient++ += d[tile.entries[entry].line] * x[*local++];
 }
 
@@ -175,31 +176,31 @@ inline void correlate_tile_single(const Tile& tile, float* gradients, const floa
 constexpr int kWidest = 64;
 using Widest = VectorOf<SELFISH_WIDEST>::type;
 
-inline void multiply(int width, const Tile& tile, const float* values, const float* x, float* y) {
+inline void spmm(int width, const Tile& tile, const float* values, const float* x, float* y) {
   switch (width) {
-    case 1: multiply_tile<float, 1>(tile, values, x, y); break;
-    case 8: multiply_tile<V8, 1>(tile, values, x, y); break;
-    case 16: multiply_tile<V8, 2>(tile, values, x, y); break;
-    case 24: multiply_tile<V8, 3>(tile, values, x, y); break;
-    case 32: multiply_tile<V8, 4>(tile, values, x, y); break;
-    case 40: multiply_tile<V8, 5>(tile, values, x, y); break;
-    case 48: multiply_tile<V8, 6>(tile, values, x, y); break;
-    case 56: multiply_tile<V8, 7>(tile, values, x, y); break;
-    default: multiply_tile<Widest, kWidest / kLanes<Widest>>(tile, values, x, y);
+    case 1: spmm_tile<float, 1>(tile, values, x, y); break;
+    case 8: spmm_tile<V8, 1>(tile, values, x, y); break;
+    case 16: spmm_tile<V8, 2>(tile, values, x, y); break;
+    case 24: spmm_tile<V8, 3>(tile, values, x, y); break;
+    case 32: spmm_tile<V8, 4>(tile, values, x, y); break;
+    case 40: spmm_tile<V8, 5>(tile, values, x, y); break;
+    case 48: spmm_tile<V8, 6>(tile, values, x, y); break;
+    case 56: spmm_tile<V8, 7>(tile, values, x, y); break;
+    default: spmm_tile<Widest, kWidest / kLanes<Widest>>(tile, values, x, y);
   }
 }
 
-inline void correlate(int width, const Tile& tile, float* gradients, const float* x, const float* d) {
+inline void sddmm(int width, const Tile& tile, float* gradients, const float* x, const float* d) {
   switch (width) {
-    case 1: correlate_tile_single(tile, gradients, x, d); break;
-    case 8: correlate_tile<1>(tile, gradients, x, d); break;
-    case 16: correlate_tile<2>(tile, gradients, x, d); break;
-    case 24: correlate_tile<3>(tile, gradients, x, d); break;
-    case 32: correlate_tile<4>(tile, gradients, x, d); break;
-    case 40: correlate_tile<5>(tile, gradients, x, d); break;
-    case 48: correlate_tile<6>(tile, gradients, x, d); break;
-    case 56: correlate_tile<7>(tile, gradients, x, d); break;
-    default: correlate_tile<8>(tile, gradients, x, d);
+    case 1: sddmm_tile_single(tile, gradients, x, d); break;
+    case 8: sddmm_tile<1>(tile, gradients, x, d); break;
+    case 16: sddmm_tile<2>(tile, gradients, x, d); break;
+    case 24: sddmm_tile<3>(tile, gradients, x, d); break;
+    case 32: sddmm_tile<4>(tile, gradients, x, d); break;
+    case 40: sddmm_tile<5>(tile, gradients, x, d); break;
+    case 48: sddmm_tile<6>(tile, gradients, x, d); break;
+    case 56: sddmm_tile<7>(tile, gradients, x, d); break;
+    default: sddmm_tile<8>(tile, gradients, x, d);
   }
 }
 

@@ -44,11 +44,11 @@ inline void store(float* to, V vector) {
 }
 
 template <class V>
-inline V same(float number) {
+inline V broadcast(float number) {
   return number - V{};  // the compiler sees that nothing is subtracted; adding a zero would change a negative one
 }
 
-// The same for the rest of a row, which may have fewer.
+// Load and store for the rest of a row, which may have fewer than eight floats.
 inline V8 load_some(const float* from, int64_t count) {
   if (count >= 8) return load<V8>(from);
   V8 vector{};
@@ -64,9 +64,9 @@ inline void store_some(float* to, V8 vector, int64_t count) {
   }
 }
 
-// Four floats over and over (compilers do not find the one instruction that this is), and one of the four everywhere.
+// load4 repeats four floats in all lanes (compilers do not find the one instruction for it); spread repeats one of the four.
 template <class V>
-inline V fours(const float* from) {
+inline V load4(const float* from) {
 #if defined(__AVX512F__)
   if constexpr (kLanes<V> == 16) {
     return (V)_mm512_broadcast_f32x4(_mm_loadu_ps(from));
@@ -112,7 +112,7 @@ inline V8 sums(const V8* v) {
 
 // Rows of eight to columns of eight, in place.
 inline void transpose(V8* v) {
-  V8 pairs[8], fours[8];
+  V8 pairs[8], quads[8];
   for (int at = 0; at < 8; at += 2) {
     pairs[at] = __builtin_shufflevector(v[at], v[at + 1], 0, 8, 1, 9, 4, 12, 5, 13);
     pairs[at + 1] = __builtin_shufflevector(v[at], v[at + 1], 2, 10, 3, 11, 6, 14, 7, 15);
@@ -120,12 +120,12 @@ inline void transpose(V8* v) {
   for (int at = 0; at < 8; at += 4)
     for (int half = 0; half < 2; ++half) {
       const V8 first = pairs[at + half], second = pairs[at + 2 + half];
-      fours[at + 2 * half] = __builtin_shufflevector(first, second, 0, 1, 8, 9, 4, 5, 12, 13);
-      fours[at + 2 * half + 1] = __builtin_shufflevector(first, second, 2, 3, 10, 11, 6, 7, 14, 15);
+      quads[at + 2 * half] = __builtin_shufflevector(first, second, 0, 1, 8, 9, 4, 5, 12, 13);
+      quads[at + 2 * half + 1] = __builtin_shufflevector(first, second, 2, 3, 10, 11, 6, 7, 14, 15);
     }
   for (int at = 0; at < 4; ++at) {
-    v[at] = __builtin_shufflevector(fours[at], fours[at + 4], 0, 1, 2, 3, 8, 9, 10, 11);
-    v[at + 4] = __builtin_shufflevector(fours[at], fours[at + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+    v[at] = __builtin_shufflevector(quads[at], quads[at + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    v[at + 4] = __builtin_shufflevector(quads[at], quads[at + 4], 4, 5, 6, 7, 12, 13, 14, 15);
   }
 }
 
@@ -133,19 +133,19 @@ inline float sum(V8 v) {
   return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7]));
 }
 
-inline V8 larger(V8 a, V8 b) { return a > b ? a : b; }
+inline V8 max(V8 a, V8 b) { return a > b ? a : b; }
 
 // e^x to about 1e-7 relative: x = n ln 2 + r, a polynomial for e^r, n into the exponent. NaN stays NaN.
-inline V8 exponential(V8 x) {
-  const V8 lowest = same<V8>(-87.3f), highest = same<V8>(88.3f);
+inline V8 exp(V8 x) {
+  const V8 lowest = broadcast<V8>(-87.3f), highest = broadcast<V8>(88.3f);
   x = x < lowest ? lowest : x;
   x = x > highest ? highest : x;
-  const V8 shift = same<V8>(12582912.f);  // 1.5 * 2^23: adding it rounds to a whole number, in the lowest bits
+  const V8 shift = broadcast<V8>(12582912.f);  // 1.5 * 2^23: adding it rounds to a whole number, in the lowest bits
   const V8 shifted = x * 1.44269504f + shift;
   const V8 n = shifted - shift;
   V8 r = x - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
-  V8 p = same<V8>(1.9875691500e-4f);
+  V8 p = broadcast<V8>(1.9875691500e-4f);
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
@@ -156,8 +156,8 @@ inline V8 exponential(V8 x) {
   return p * (V8)(power << 23);
 }
 
-inline V8 sigmoid(V8 x) { return 1.f / (1.f + exponential(-x)); }
-inline V8 hyperbolic(V8 x) { return 2.f * sigmoid(x + x) - 1.f; }
+inline V8 sigmoid(V8 x) { return 1.f / (1.f + exp(-x)); }
+inline V8 tanh(V8 x) { return 2.f * sigmoid(x + x) - 1.f; }
 
 }  // namespace SELFISH_TARGET
 }  // namespace selfish

@@ -1,7 +1,11 @@
 // What all recurrent layers do over a window: where tokens lie, and everything but the cell itself.
+//
+// The tokens of a window lie in panels in two ways. The *wide* panels have all tokens of the window as columns, step after
+// step: products of the input matrix and gradients of weights take those. The *narrow* panels have the tokens of one step
+// as columns (`StepLayout`): the recurrence takes those, and each of them is called a part of its step.
 #pragma once
 
-#include "layer.hpp"
+#include "abi.hpp"
 #include "products.hpp"
 
 namespace selfish {
@@ -13,7 +17,7 @@ inline void copy_run(float* to, const float* from, int count) {
   for (; at < count; ++at) to[at] = from[at];
 }
 
-// Where everything of a step lies: steps x narrow panels x lines x width.
+// Where the narrow panels of a step lie in memory of steps x narrow panels x lines x width.
 struct StepLayout {
   int64_t steps, batch, hidden;
   Panels panels;  // of one step
@@ -25,7 +29,8 @@ struct StepLayout {
   }
 };
 
-// Between one panel over all tokens (row of `from`) and the places of these tokens in their steps.
+// Calls visit(column in the wide panel, step, narrow panel, column in the narrow panel, count) for every run of tokens that
+// lie side by side both in this wide panel and in a narrow one.
 template <class Visit>
 inline void each_run(const Panels& wide, int panel, const StepLayout& layout, Visit visit) {
   const int64_t first = wide.first(panel), stop = first + wide.filled(panel);
@@ -40,7 +45,8 @@ inline void each_run(const Panels& wide, int panel, const StepLayout& layout, Vi
   }
 }
 
-// The tokens of one step as columns of the wide panels.
+// Calls visit(wide panel, column in it, column in the narrow panel, count) for every run of tokens that lie side by side both
+// in this narrow panel of a step and in a wide one.
 template <class Visit>
 inline void each_wide_run(const Panels& wide, const StepLayout& layout, int64_t step, int narrow, Visit visit) {
   int64_t token = step * layout.batch + layout.panels.first(narrow);
@@ -66,7 +72,7 @@ inline void state_to_rows(const float* state, const StepLayout& layout, float* r
             layout.hidden);
 }
 
-// What one of the threads takes on of so many pieces.
+// The pieces, out of so many, that the calling thread takes on.
 struct Share {
   int begin, end;
   explicit Share(int pieces) {
@@ -75,7 +81,7 @@ struct Share {
   }
 };
 
-// The input sums of all tokens, each to where place(step, part) says that the lines of a step begin.
+// W x + bias for all tokens. The results of a token go to its column of its step's lines, which begin at place(step, part).
 template <class Place>
 inline void project_inputs(const Packed& inputs, const float* values, const float* bias, const float* x,
                            float* x_panels, const Panels& wide, const StepLayout& layout, Place place) {
@@ -84,7 +90,7 @@ inline void project_inputs(const Packed& inputs, const float* values, const floa
     x = x_panels;
   }
   const int width = layout.panels.width;
-  multiply_panels<false>(inputs, values, bias, x, wide, [&](int64_t first, int64_t rows, int panel, const float* piece) {
+  spmm_panels<false>(inputs, values, bias, x, wide, [&](int64_t first, int64_t rows, int panel, const float* piece) {
     each_run(wide, panel, layout, [&](int at, int64_t step, int part, int column, int count) {
       float* to = place(step, part) + first * width + column;
       for (int64_t row = 0; row < rows; ++row) copy_run(to + row * width, piece + row * wide.width + at, count);
@@ -92,21 +98,21 @@ inline void project_inputs(const Packed& inputs, const float* values, const floa
   });
 }
 
-// What the input sums pass back: d_panels are their gradients.
+// The backward pass of W x: from the gradients of its results (d_panels) to those of x and of the weights, where wanted.
 inline void inputs_backward(const Packed& inputs, const float* values, const float* x, const float* d_panels,
                             const Panels& wide, float* x_gradient, float* gradients, float* values_t,
                             float* x_panels) {
   if (x_gradient != nullptr) {
     transpose_values(inputs, values, values_t);
-    multiply_panels<true>(inputs, values_t, nullptr, d_panels, wide, RowsSink{x_gradient, inputs.columns(), wide});
+    spmm_panels<true>(inputs, values_t, nullptr, d_panels, wide, RowsSink{x_gradient, inputs.columns(), wide});
   }
   if (gradients != nullptr) {
     all_from_rows(x, inputs.columns(), wide, x_panels);
-    correlate_panels(inputs, gradients, x_panels, d_panels, wide, true);
+    sddmm_panels(inputs, gradients, x_panels, d_panels, wide, true);
   }
 }
 
-// Some of the lines of one step to the panels over all tokens.
+// Copies the lines from first to stop of one narrow panel to the wide panels.
 inline void widen(const float* from, const StepLayout& layout, int64_t step, int part, int64_t first, int64_t stop,
                   float* to, const Panels& wide, int64_t lines) {
   each_wide_run(wide, layout, step, part, [&](int panel, int at, int column, int count) {
@@ -115,7 +121,7 @@ inline void widen(const float* from, const StepLayout& layout, int64_t step, int
   });
 }
 
-// Zeros behind the last token.
+// Sets to zero the columns of the last wide panel that have no token.
 inline void clear_tail(float* panels, const Panels& wide, int64_t lines) {
   const int last = wide.count - 1, filled = wide.filled(last);
   if (filled == wide.width) return;
@@ -125,7 +131,7 @@ inline void clear_tail(float* panels, const Panels& wide, int64_t lines) {
   }
 }
 
-// Adds some units of one step's rows (tokens x hidden) to its lines.
+// Adds to the lines from first to stop of one narrow panel the same units of its tokens' rows (tokens x hidden).
 inline void add_rows(float* lines, const float* rows, const StepLayout& layout, int64_t step, int part, int64_t first,
                      int64_t stop) {
   const Panels& narrow = layout.panels;
@@ -133,11 +139,11 @@ inline void add_rows(float* lines, const float* rows, const StepLayout& layout, 
   from_rows<true>(rows, layout.hidden, lines + first * narrow.width, narrow.width, narrow.filled(part), stop - first);
 }
 
-// The gradient of some units of a step through the recurrent matrix, added to d_state.
+// Adds to d_state, for the units of one column tile of the recurrent matrix R, what R^T d gives them.
 inline void through_recurrence(const Packed& recurrence, int tile, const float* values_t, const float* d, int width,
                                float* d_state) {
   for (int row_tile = 0; row_tile < recurrence.row_tiles(); ++row_tile)
-    multiply(width, recurrence.tile_t(row_tile, tile), values_t, d + recurrence.first_row(row_tile) * width,
+    spmm(width, recurrence.tile_t(row_tile, tile), values_t, d + recurrence.first_row(row_tile) * width,
              d_state + recurrence.first_column(tile) * width);
 }
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from selfish_rnn.engine import functional
 from selfish_rnn.engine.packed_weight import PackedWeight
+from selfish_rnn.engine.registry import register_packed
 from selfish_rnn.topology.sampling import sample
 
 
@@ -75,6 +76,10 @@ class PackedLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return functional.linear(x, self.weight, self.bias)
 
+    def cross_entropy(self, x: Tensor, targets: Tensor) -> Tensor:
+        """The mean cross-entropy of this layer's output with ``targets``, without keeping the output."""
+        return functional.linear_cross_entropy(x, self.weight, self.bias, targets)
+
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
@@ -105,7 +110,7 @@ class PackedEmbedding(nn.Module):
     @classmethod
     def from_dense(cls, embedding: nn.Embedding, weight: PackedWeight | None = None) -> PackedEmbedding:
         """An embedding with the non-zero weights of a dense one, or with ``weight`` in their place."""
-        if embedding.padding_idx is not None or embedding.max_norm is not None or embedding.scale_grad_by_freq:
+        if not _is_plain(embedding):
             raise ValueError("a packed embedding has no padding_idx, max_norm or scale_grad_by_freq")
         packed = cls.__new__(cls)
         nn.Module.__init__(packed)
@@ -125,3 +130,11 @@ class PackedEmbedding(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}"
+
+
+def _is_plain(embedding: nn.Embedding) -> bool:
+    return embedding.padding_idx is None and embedding.max_norm is None and not embedding.scale_grad_by_freq
+
+
+register_packed(nn.Linear, PackedLinear)
+register_packed(nn.Embedding, PackedEmbedding, _is_plain)

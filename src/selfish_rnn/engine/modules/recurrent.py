@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, ClassVar, TypeVar, cast
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+from torch.nn.functional import dropout
 
-from selfish_rnn.engine.dense_gradients import note_dropped
+from selfish_rnn.engine.functional import drop_weights
 from selfish_rnn.engine.modules.basic import random_weight
+from selfish_rnn.engine.operators.common import wants_gradients
 from selfish_rnn.engine.operators.recurrent import GATES, recurrent_layer
 from selfish_rnn.engine.packed_weight import PackedWeight
+from selfish_rnn.engine.registry import register_packed
 
 Self = TypeVar("Self", bound="PackedRecurrent")
 
@@ -26,6 +28,8 @@ class PackedRecurrent(nn.Module):
     """
 
     kind: ClassVar[type[nn.RNNBase]]
+    arguments: ClassVar[Sequence[str]] = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout")
+    """Those that torch's module is made with, and keeps under the same names."""
 
     def __init__(
         self,
@@ -41,7 +45,12 @@ class PackedRecurrent(nn.Module):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self._configure(input_size, hidden_size, num_layers, bias, batch_first, dropout, weight_drop)
+        for name, probability in (("dropout", dropout), ("weight_drop", weight_drop)):
+            if not 0 <= probability <= 1:
+                raise ValueError(f"{name} must be from 0 to 1, got {probability}")
+        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
+        self.bias, self.batch_first = bias, batch_first
+        self.dropout, self.weight_drop = dropout, weight_drop
         gates = (hidden_size,) * GATES[self.cell]
         for layer in range(num_layers):
             for name, columns in (("ih", input_size if layer == 0 else hidden_size), ("hh", hidden_size)):
@@ -50,23 +59,6 @@ class PackedRecurrent(nn.Module):
                 if bias:
                     self.register_parameter(f"bias_{name}_l{layer}", nn.Parameter(torch.empty(sum(gates))))
         self.reset_parameters()
-
-    def _configure(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int,
-        bias: bool,
-        batch_first: bool,
-        dropout: float,
-        weight_drop: float,
-    ) -> None:
-        for name, probability in (("dropout", dropout), ("weight_drop", weight_drop)):
-            if not 0 <= probability <= 1:
-                raise ValueError(f"{name} must be from 0 to 1, got {probability}")
-        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self.bias, self.batch_first = bias, batch_first
-        self.dropout, self.weight_drop = dropout, weight_drop
 
     @property
     def cell(self) -> str:
@@ -81,28 +73,24 @@ class PackedRecurrent(nn.Module):
     # Forms
 
     @classmethod
-    def from_dense(cls: type[Self], dense: nn.RNNBase, weights: dict[str, PackedWeight] | None = None) -> Self:
-        """Layers with the non-zero weights of dense ones, or with ``weights`` (by name) in their place."""
+    def from_dense(cls: type[Self], dense: nn.RNNBase, **weights: PackedWeight) -> Self:
+        """Layers with the non-zero weights of dense ones, or with ``weights`` in the place of those of their names.
+
+        If the dense module has a ``weight_drop``, so has the packed one.
+        """
         if not isinstance(dense, cls.kind):
             raise TypeError(f"{cls.__name__} is made from {cls.kind.__name__}, not from {type(dense).__name__}")
-        if dense.bidirectional or dense.proj_size:
+        if not _is_plain(dense):
             raise ValueError("a packed recurrent module is neither bidirectional nor does it have a proj_size")
         packed = cls.__new__(cls)
         nn.Module.__init__(packed)
-        packed._configure(
-            dense.input_size,
-            dense.hidden_size,
-            dense.num_layers,
-            dense.bias,
-            dense.batch_first,
-            dense.dropout,
-            weight_drop=0.0,
-        )
-        packed._take_kind(dense)
+        for name in cls.arguments:
+            setattr(packed, name, getattr(dense, name))
+        packed.weight_drop = getattr(dense, "weight_drop", 0.0)
         gates = (dense.hidden_size,) * GATES[packed.cell]
         for name, parameter in dense.named_parameters():
             if name.startswith("weight"):
-                given = (weights or {}).get(name)
+                given = weights.get(name)
                 if given is not None and (given.shape != parameter.shape or given.gate_rows != gates):
                     raise ValueError(f"{name} needs a packed weight of {tuple(parameter.shape)} with gates of {gates}")
                 packed.add_module(name, PackedWeight.from_dense(parameter, None, gates) if given is None else given)
@@ -110,29 +98,15 @@ class PackedRecurrent(nn.Module):
                 packed.register_parameter(name, nn.Parameter(parameter.detach().clone()))
         return packed.train(dense.training)
 
-    def _take_kind(self, dense: nn.RNNBase) -> None:
-        """Whatever tells variants of a cell apart."""
-
     def to_dense(self) -> nn.RNNBase:
         """torch's module with zeros where no weight exists."""
         make: Callable[..., nn.RNNBase] = self.kind
-        dense = make(
-            self.input_size,
-            self.hidden_size,
-            self.num_layers,
-            bias=self.bias,
-            batch_first=self.batch_first,
-            dropout=self.dropout,
-            **self._kind_arguments(),
-        )
+        dense = make(**{name: getattr(self, name) for name in self.arguments})
         with torch.no_grad():
             for name, parameter in dense.named_parameters():
                 own = getattr(self, name)
                 parameter.copy_(own.to_dense() if isinstance(own, PackedWeight) else own)
         return dense.train(self.training)
-
-    def _kind_arguments(self) -> dict[str, Any]:
-        return {}
 
     # Running
 
@@ -150,16 +124,16 @@ class PackedRecurrent(nn.Module):
         for state in (h, c):
             if state is not None and tuple(state.shape) != expected:
                 raise ValueError(f"the state must be of shape {expected}, it is of shape {tuple(state.shape)}")
-        hidden, memory = [], []
+        hidden, cell = [], []
         for layer in range(self.num_layers):
             if layer:
-                x = functional.dropout(x, self.dropout, self.training)
+                x = dropout(x, self.dropout, self.training)
             x, h_last, c_last = self._run_layer(layer, x, h[layer], h.new_empty(0) if c is None else c[layer])
             hidden.append(h_last)
-            memory.append(c_last)
+            cell.append(c_last)
         if self.batch_first:
             x = x.transpose(0, 1)
-        h, c = torch.stack(hidden), torch.stack(memory)
+        h, c = torch.stack(hidden), torch.stack(cell)
         if single:
             return x.squeeze(0 if self.batch_first else 1), h.squeeze(1), c.squeeze(1) if self.cell == "lstm" else c
         return x, h, c
@@ -168,19 +142,13 @@ class PackedRecurrent(nn.Module):
         inputs: PackedWeight = getattr(self, f"weight_ih_l{layer}")
         recurrence: PackedWeight = getattr(self, f"weight_hh_l{layer}")
         biases = [getattr(self, f"bias_{name}_l{layer}", None) for name in ("ih", "hh")]
-        recurrent_values = self._dropped(recurrence)
-        tensors = (x, h, c, inputs.values, recurrent_values, *(bias for bias in biases if bias is not None))
-        keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+        drops = self.training and self.weight_drop > 0
+        recurrent_values = drop_weights(recurrence, self.weight_drop) if drops else recurrence.values
+        keep = wants_gradients(x, h, c, inputs.values, recurrent_values, *biases)
         y, h_last, c_last, *_ = recurrent_layer(
             x, h, c, inputs.values, inputs.index, recurrent_values, recurrence.index, *biases, self.cell, keep
         )
         return y, h_last, c_last
-
-    def _dropped(self, weight: PackedWeight) -> Tensor:
-        """The values of a recurrent matrix with some dropped, the same for all steps (Merity et al. 2018)."""
-        if not self.training or self.weight_drop == 0:
-            return weight.values
-        return weight.values * dropped_positions(weight, self.weight_drop)
 
     def _state(self, x: Tensor) -> Tensor:
         batch = x.shape[0 if self.batch_first else 1]
@@ -191,17 +159,8 @@ class PackedRecurrent(nn.Module):
         return f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
 
 
-def dropped_positions(weight: PackedWeight, probability: float, rescaled: bool = True) -> Tensor:
-    """For each value 0 with ``probability``, else ``1 / (1 - probability)`` (1 if not ``rescaled``).
-
-    Drawn for all positions of the matrix, so that a network drops the same weights in either engine.
-    """
-    drawn = functional.dropout(torch.ones(weight.shape), probability).flatten()
-    if not rescaled:
-        drawn.sign_()
-    note_dropped(weight.index, drawn)
-    positions, places = weight.sorted()
-    return torch.empty_like(weight.values).index_copy_(0, places.to(torch.int64), drawn[positions])
+def _is_plain(dense: nn.RNNBase) -> bool:
+    return not (dense.bidirectional or dense.proj_size)
 
 
 class PackedLSTM(PackedRecurrent):
@@ -211,7 +170,7 @@ class PackedLSTM(PackedRecurrent):
     >>> output, (h, c) = lstm(inputs)          # inputs: time x batch x features
     >>> lstm = PackedLSTM.from_dense(dense)    # the non-zeros of an nn.LSTM exist
 
-    ``weight_drop`` drops recurrent weights in training, one draw for a window (DropConnect).
+    ``weight_drop`` drops recurrent weights in training, the same at all steps of a window (Merity et al. 2018).
     """
 
     kind = nn.LSTM
@@ -240,6 +199,8 @@ class PackedRNN(PackedRecurrent):
     """``torch.nn.RNN`` with sparse weights; ``nonlinearity`` is ``"tanh"`` or ``"relu"``; see :class:`PackedLSTM`."""
 
     kind = nn.RNN
+    arguments = (*PackedRecurrent.arguments, "nonlinearity")
+    nonlinearity: str
 
     def __init__(self, *arguments: Any, nonlinearity: str = "tanh", **named: Any) -> None:
         if nonlinearity not in ("tanh", "relu"):
@@ -247,18 +208,15 @@ class PackedRNN(PackedRecurrent):
         object.__setattr__(self, "nonlinearity", nonlinearity)
         super().__init__(*arguments, **named)
 
-    nonlinearity: str
-
     @property
     def cell(self) -> str:
         return f"rnn_{self.nonlinearity}"
 
-    def _take_kind(self, dense: nn.RNNBase) -> None:
-        self.nonlinearity = cast(nn.RNN, dense).nonlinearity
-
-    def _kind_arguments(self) -> dict[str, Any]:
-        return {"nonlinearity": self.nonlinearity}
-
     def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         y, h, _ = self._run(x, self._state(x) if state is None else state, None)
         return y, h
+
+
+register_packed(nn.LSTM, PackedLSTM, _is_plain)
+register_packed(nn.GRU, PackedGRU, _is_plain)
+register_packed(nn.RNN, PackedRNN, _is_plain)

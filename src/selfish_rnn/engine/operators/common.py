@@ -1,14 +1,111 @@
-"""What the kernels rely on: they read and write wherever they are told to.
+"""What the operators share: how they are registered, what they check, and how they hand tensors to the kernels.
 
-Operators check when they run, not when they are traced, so that compiled programs are as safe.
+The kernels read and write wherever they are told to. Operators check when they run, not when they are traced, so that
+compiled programs are as safe.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from selfish_rnn.engine import library
+from selfish_rnn.engine.dense_gradients import collect, is_collecting
+from selfish_rnn.engine.packed_weight import PackedWeight
+
+
+def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
+    """Register a function of the kernels as ``torch.ops.selfish_rnn.<name>``."""
+    return torch.library.custom_op(f"selfish_rnn::{name}", mutates_args=(), device_types="cpu")
+
+
+class LayerWeights(NamedTuple):
+    """The two packed matrices of a recurrent layer, by their names in the kernels' structures."""
+
+    input_values: Tensor
+    input_index: Tensor
+    recurrent_values: Tensor
+    recurrent_index: Tensor
+
+    def contiguous(self) -> LayerWeights:
+        """As the kernels take them."""
+        input_values, recurrent_values = contiguous(self.input_values, self.recurrent_values)
+        return self._replace(input_values=input_values, recurrent_values=recurrent_values)
+
+    def check(self, rows: int, inputs: int, hidden: int) -> None:
+        """Whether they take so many features, and so many states, to so many rows."""
+        check_weight(self.input_values, self.input_index, rows, inputs)
+        check_weight(self.recurrent_values, self.recurrent_index, rows, hidden)
+
+    def collect(self, x: Tensor, h_panels: Tensor, d_input: Tensor, d_recurrent: Tensor, hidden: int) -> None:
+        """Leave the factors of the dense gradients, if they are wanted; the last two are gradients as panels."""
+        tokens, rows = x.shape[0] * x.shape[1], library.header(self.input_index).rows
+        if is_collecting(self.input_index):
+            collect(self.input_index, x, panel_rows(d_input, tokens, rows))
+        if is_collecting(self.recurrent_index):
+            before = panel_rows(h_panels, tokens, hidden)
+            collect(self.recurrent_index, before, panel_rows(d_recurrent, tokens, rows))
+
+
+class LayerGradients(NamedTuple):
+    """What the backward pass of a recurrent layer gives, by the names in the kernels' structures."""
+
+    dx: Tensor | None
+    dh_first: Tensor | None
+    dc_first: Tensor | None
+    input_gradients: Tensor | None
+    recurrent_gradients: Tensor | None
+    bias_gradient: Tensor | None
+    recurrent_bias_gradient: Tensor | None
+
+    @staticmethod
+    def empty(x: Tensor, weights: LayerWeights, rows: int, hidden: int, needs: list[bool]) -> list[Tensor]:
+        """Memory for them, in their order; of no size where not needed."""
+        state, values = (x.shape[1], hidden), (weights.input_values.shape, weights.recurrent_values.shape)
+        return empty_where_needed(x, [x.shape, state, state, *values, (rows,), (rows,)], needs)
+
+
+# Tensors
+
+
+def contiguous(*tensors: Tensor) -> list[Tensor]:
+    """Tensors as the kernels take them."""
+    for tensor in tensors:
+        if tensor.dtype != torch.float32:
+            raise TypeError(f"the packed engine computes in torch.float32, not in {tensor.dtype}")
+    return [tensor.contiguous() for tensor in tensors]
+
+
+def contiguous_if(tensor: Tensor | None) -> Tensor | None:
+    """The same for what may be left out."""
+    return None if tensor is None else contiguous(tensor)[0]
+
+
+def empty_where_needed(x: Tensor, shapes: Iterable[Sequence[int]], needs: Iterable[bool]) -> list[Tensor]:
+    """Memory for gradients: of these shapes, or of no size where not needed."""
+    return [x.new_empty(tuple(shape) if need else (0,)) for shape, need in zip(shapes, needs, strict=True)]
+
+
+def where_needed(tensors: Iterable[Tensor], needs: Iterable[bool]) -> list[Tensor | None]:
+    """Of gradients that are empty where not needed: nothing there."""
+    return [tensor if need else None for tensor, need in zip(tensors, needs, strict=True)]
+
+
+def wants_gradients(*tensors: Tensor | None) -> bool:
+    """Whether a backward pass through any of these may follow."""
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def panel_rows(panels: Tensor, columns: int, features: int) -> Tensor:
+    """Panels as columns (tokens) x features, in memory of their own."""
+    width = library.kernels().selfish_panel_width(columns)
+    return panels.view(-1, features, width).transpose(1, 2).reshape(-1, features)[:columns].clone()
+
+
+# Checks
 
 
 def check_weight(values: Tensor, index: Tensor, outputs: int, inputs: int) -> None:
@@ -37,3 +134,26 @@ def check_rows(name: str, numbers: Tensor, index: Tensor) -> None:
     if lowest < 0 or highest >= rows:
         wrong = lowest if lowest < 0 else highest
         raise IndexError(f"{name} {wrong} is out of range: the packed matrix has {rows} rows")
+
+
+def check_gates(weights: Sequence[PackedWeight], gate_rows: tuple[int, ...]) -> None:
+    """Whether the gates are where a kernel expects them: each of its threads takes the same units of all gates."""
+    for weight in weights:
+        if weight.gate_rows != gate_rows:
+            raise ValueError(f"a recurrent matrix with gates of {gate_rows} rows is needed, not {weight.gate_rows}")
+
+
+def window_shape(x: Tensor, hidden: int, *states: Tensor | None) -> dict[str, int]:
+    """The sizes of a window as the kernels take them, if there is anything to do and the states fit."""
+    steps, batch, _ = x.shape
+    if steps == 0 or batch == 0:
+        raise ValueError(f"a window needs at least one step and one sequence, this one is {steps} x {batch}")
+    for state in states:
+        check_shape("state", state, batch, hidden)
+    return {"steps": steps, "batch": batch, "hidden": hidden}
+
+
+def check_kept(keep: bool) -> None:
+    """Whether a backward pass can follow."""
+    if not keep:
+        raise RuntimeError("this window was run without keeping what its gradients need")

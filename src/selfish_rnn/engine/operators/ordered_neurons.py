@@ -2,19 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from selfish_rnn.engine import library
-from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.library import panel_floats
-from selfish_rnn.engine.operators.common import check_shape, check_weight
-from selfish_rnn.engine.operators.highway import check_gates, check_window
-from selfish_rnn.engine.operators.products import contiguous, contiguous_if, operator, where_needed
-from selfish_rnn.engine.operators.recurrent import panel_rows
+from selfish_rnn.engine.operators import common
 from selfish_rnn.engine.packed_weight import PackedWeight
+
+
+class Results(NamedTuple):
+    """What the forward pass gives, by the names in the kernels' structures; from ``gates`` on for the backward pass."""
+
+    y: Tensor
+    c_last: Tensor
+    input_distance: Tensor
+    forget_distance: Tensor
+    gates: Tensor
+    masters: Tensor
+    states: Tensor
+    cells: Tensor
+    h_panels: Tensor
+
+    @classmethod
+    def empty(cls, x: Tensor, hidden: int, chunk: int, keep: bool) -> Results:
+        steps, batch, _ = x.shape
+        step = panel_floats(batch, 1)
+        return cls(
+            y=x.new_empty(steps, batch, hidden),
+            c_last=x.new_empty(batch, hidden),
+            input_distance=x.new_empty(steps, batch),
+            forget_distance=x.new_empty(steps, batch),
+            gates=x.new_empty(steps * step * _rows(hidden, chunk)),
+            masters=x.new_empty(steps * step * 2 * (hidden // chunk)),
+            states=x.new_empty((steps + 1) * step * hidden),
+            cells=x.new_empty((steps + 1) * step * hidden),
+            h_panels=x.new_empty(panel_floats(steps * batch, hidden) if keep else 0),
+        )
+
+
+class Kept(NamedTuple):
+    """Those of the :class:`Results` that the backward pass reads."""
+
+    gates: Tensor
+    masters: Tensor
+    cells: Tensor
+    h_panels: Tensor
 
 
 def ordered_window(
@@ -33,37 +67,19 @@ def ordered_window(
     which some may be dropped.
     """
     hidden = h.shape[-1]
-    check_gates([recurrence], (*(hidden // chunk,) * 2, *(hidden,) * 4))
-    tensors = (x, h, c, inputs.values, recurrent_values, bias)
-    keep = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    y, c_last, input_distance, forget_distance, *_ = ordered_neurons(
-        x, h, c, inputs.values, inputs.index, recurrent_values, recurrence.index, bias, chunk, keep
+    common.check_gates([recurrence], (*(hidden // chunk,) * 2, *(hidden,) * 4))
+    keep = common.wants_gradients(x, h, c, inputs.values, recurrent_values, bias)
+    results = Results(
+        *ordered_neurons(x, h, c, inputs.values, inputs.index, recurrent_values, recurrence.index, bias, chunk, keep)
     )
-    return y, c_last, input_distance, forget_distance
+    return results.y, results.c_last, results.input_distance, results.forget_distance
 
 
-def _lines(hidden: int, chunk: int) -> int:
+def _rows(hidden: int, chunk: int) -> int:
     return 4 * hidden + 2 * (hidden // chunk)
 
 
-def _results(x: Tensor, h: Tensor, chunk: int, keep: bool) -> tuple[Tensor, ...]:
-    """Memory for y, the last c and both distances; then gates, master gates, states, memories, states as panels."""
-    steps, batch, _ = x.shape
-    hidden, step = h.shape[-1], panel_floats(batch, 1)
-    return (
-        x.new_empty(steps, batch, hidden),
-        x.new_empty(batch, hidden),
-        x.new_empty(steps, batch),
-        x.new_empty(steps, batch),
-        x.new_empty(steps * step * _lines(hidden, chunk)),
-        x.new_empty(steps * step * 2 * (hidden // chunk)),
-        x.new_empty((steps + 1) * step * hidden),
-        x.new_empty((steps + 1) * step * hidden),
-        x.new_empty(panel_floats(steps * batch, hidden) if keep else 0),
-    )
-
-
-@operator("ordered_neurons")
+@common.operator("ordered_neurons")
 def ordered_neurons(
     x: Tensor,
     h: Tensor,
@@ -76,54 +92,36 @@ def ordered_neurons(
     chunk: int,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """h at every step, the last c, the distances of both master gates; the rest is for the way back (``keep``)."""
-    x, h, c, bias, input_values, recurrent_values = contiguous(x, h, c, bias, input_values, recurrent_values)
-    steps, batch, inputs = x.shape
-    hidden = h.shape[-1]
-    lines = _lines(hidden, chunk)
-    check_window(x, hidden, h, c)
-    check_weight(input_values, input_index, lines, inputs)
-    check_weight(recurrent_values, recurrent_index, lines, hidden)
-    check_shape("bias", bias, lines)
-    results = _results(x, h, chunk, keep)
-    y, c_last, input_distance, forget_distance, gates, masters, states, memories, h_panels = results
-    (x_panels,) = library.workspace(panel_floats(steps * batch, inputs))
+    """The :class:`Results`: h at every step, the last c, the distances of both master gates, and what is kept."""
+    x, h, c, bias = common.contiguous(x, h, c, bias)
+    weights = common.LayerWeights(input_values, input_index, recurrent_values, recurrent_index).contiguous()
+    hidden, inputs = h.shape[-1], x.shape[-1]
+    shape = common.window_shape(x, hidden, h, c)
+    weights.check(_rows(hidden, chunk), inputs, hidden)
+    common.check_shape("bias", bias, _rows(hidden, chunk))
+    results = Results.empty(x, hidden, chunk, keep)
     library.run(
-        "selfish_ordered_forward",
-        library.OrderedForward,
-        steps=steps,
-        batch=batch,
-        hidden=hidden,
+        "ordered_forward",
+        shape,
+        weights._asdict(),
+        {**results._asdict(), "h_panels": results.h_panels if keep else None},
+        library.workspace(x_panels=panel_floats(x.shape[0] * x.shape[1], inputs)),
         chunk=chunk,
-        input_index=input_index,
-        input_values=input_values,
-        recurrent_index=recurrent_index,
-        recurrent_values=recurrent_values,
         bias=bias,
         x=x,
         h_first=h,
         c_first=c,
-        y=y,
-        c_last=c_last,
-        input_distance=input_distance,
-        forget_distance=forget_distance,
-        gates=gates,
-        masters=masters,
-        states=states,
-        memories=memories,
-        h_panels=h_panels if keep else None,
-        x_panels=x_panels,
     )
-    return results  # type: ignore[return-value]
+    return results
 
 
 @ordered_neurons.register_fake
 def _(x: Tensor, h: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     *_, chunk, keep = rest
-    return _results(x, h, chunk, keep)
+    return tuple(Results.empty(x, h.shape[-1], chunk, keep))
 
 
-@operator("ordered_neurons_backward")
+@common.operator("ordered_neurons_backward")
 def ordered_neurons_backward(
     x: Tensor,
     input_values: Tensor,
@@ -135,100 +133,71 @@ def ordered_neurons_backward(
     dc_last: Tensor | None,
     chunk: int,
     needs: list[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of x, h, c, both values and the bias; empty where not needed."""
-    x, dy, input_values, recurrent_values = contiguous(x, dy, input_values, recurrent_values)
-    dc_last = contiguous_if(dc_last)
-    steps, batch, inputs = x.shape
-    hidden = dy.shape[-1]
-    lines = _lines(hidden, chunk)
-    check_window(x, hidden, dc_last)
-    check_weight(input_values, input_index, lines, inputs)
-    check_weight(recurrent_values, recurrent_index, lines, hidden)
-    found = _gradients(x, input_values, recurrent_values, dy, chunk, needs)
-    dx, dh, dc, d_input, d_recurrent, dbias = where_needed(found, needs)
-    step = panel_floats(batch, 1)
-    x_panels, d_panels, *work = library.workspace(
-        *(panel_floats(steps * batch, count) for count in (inputs, lines)),
-        *(step * count for count in (lines, 2 * hidden, hidden, hidden)),
+) -> list[Tensor]:
+    """The :class:`~selfish_rnn.engine.operators.common.LayerGradients`; empty where not needed."""
+    x, dy = common.contiguous(x, dy)
+    weights = common.LayerWeights(input_values, input_index, recurrent_values, recurrent_index).contiguous()
+    dc_last = common.contiguous_if(dc_last)
+    hidden, inputs, forward = dy.shape[-1], x.shape[-1], Kept(*kept)
+    rows = _rows(hidden, chunk)
+    shape = common.window_shape(x, hidden, dc_last)
+    weights.check(rows, inputs, hidden)
+    found = common.LayerGradients.empty(x, weights, rows, hidden, needs)
+    tokens, batch = x.shape[0] * x.shape[1], x.shape[1]
+    work = library.workspace(
+        x_panels=panel_floats(tokens, inputs),
+        d_panels=panel_floats(tokens, rows),
+        d_gates=panel_floats(batch, rows),
+        d_masters=panel_floats(batch, 2 * hidden),
+        d_state=panel_floats(batch, hidden),
+        d_cell=panel_floats(batch, hidden),
     )
     library.run(
-        "selfish_ordered_backward",
-        library.OrderedBackward,
-        steps=steps,
-        batch=batch,
-        hidden=hidden,
+        "ordered_backward",
+        shape,
+        weights._asdict(),
+        forward._asdict(),
+        common.LayerGradients(*common.where_needed(found, needs))._asdict(),
+        work,
         chunk=chunk,
-        input_index=input_index,
-        input_values=input_values,
-        recurrent_index=recurrent_index,
-        recurrent_values=recurrent_values,
         x=x,
-        gates=kept[0],
-        masters=kept[1],
-        memories=kept[2],
-        h_panels=kept[3],
         dy=dy,
         dc_last=dc_last,
-        dx=dx,
-        dh_first=dh,
-        dc_first=dc,
-        input_gradients=d_input,
-        recurrent_gradients=d_recurrent,
-        bias_gradient=dbias,
-        values_t=library.transposed_scratch(input_values, recurrent_values),
-        x_panels=x_panels,
-        d_panels=d_panels,
-        d_gates=work[0],
-        d_masters=work[1],
-        d_state=work[2],
-        d_memory=work[3],
+        values_t=library.transposed_scratch(weights.input_values, weights.recurrent_values),
     )
-    if is_collecting(input_index):
-        collect(input_index, x, panel_rows(d_panels, steps * batch, lines))
-    if is_collecting(recurrent_index):
-        before = panel_rows(kept[3], steps * batch, hidden)
-        collect(recurrent_index, before, panel_rows(d_panels, steps * batch, lines))
-    return found  # type: ignore[return-value]
-
-
-def _gradients(
-    x: Tensor, input_values: Tensor, recurrent_values: Tensor, dy: Tensor, chunk: int, needs: list[bool]
-) -> tuple[Tensor, ...]:
-    batch, hidden = dy.shape[1:]
-    state = (batch, hidden)
-    shapes = [x.shape, state, state, input_values.shape, recurrent_values.shape, (_lines(hidden, chunk),)]
-    return tuple(x.new_empty(shape if need else (0,)) for shape, need in zip(shapes, needs, strict=True))
+    weights.collect(x, forward.h_panels, work["d_panels"], work["d_panels"], hidden)
+    return found
 
 
 @ordered_neurons_backward.register_fake
-def _(x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    input_values, _, recurrent_values, *_, dy, _, chunk, needs = rest
-    return _gradients(x, input_values, recurrent_values, dy, chunk, needs)
+def _(x: Tensor, *rest: Any) -> list[Tensor]:
+    *_, dy, _, chunk, needs = rest
+    hidden = dy.shape[-1]
+    return common.LayerGradients.empty(x, common.LayerWeights(*rest[:4]), _rows(hidden, chunk), hidden, needs)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, _, _, input_values, input_index, recurrent_values, recurrent_index, _, ctx.chunk, ctx.keep = inputs
-    gates, masters, _, memories, h_panels = output[4:]
-    weights = input_values, input_index, recurrent_values, recurrent_index
-    ctx.save_for_backward(x, *weights, gates, masters, memories, h_panels)
+    x, _, _, *weights = inputs[:7]
+    ctx.chunk, ctx.keep = inputs[-2:]
+    results = Results(*output)
+    kept = Kept(results.gates, results.masters, results.cells, results.h_panels)
+    ctx.save_for_backward(x, *weights, *kept)
     ctx.mark_non_differentiable(*output[2:])
-    ctx.hidden = output[0].shape[-1]
+    ctx.hidden = results.y.shape[-1]
     ctx.set_materialize_grads(False)
 
 
 def _autograd(ctx: Any, dy: Tensor | None, dc_last: Tensor | None, *unused: Tensor | None) -> tuple[Tensor | None, ...]:
-    if not ctx.keep:
-        raise RuntimeError("this window was run without keeping what its gradients need")
-    x, *weights_and_kept = ctx.saved_tensors
-    weights, kept = weights_and_kept[:4], weights_and_kept[4:]
+    common.check_kept(ctx.keep)
+    x, *rest = ctx.saved_tensors
+    weights, kept = rest[:4], rest[4:]
     if dy is None:
         dy = x.new_zeros(*x.shape[:2], ctx.hidden)
     needed = ctx.needs_input_grad
     state = needed[1] or needed[2]
-    needs = [needed[0], state, state, needed[3], needed[5], needed[7]]
+    needs = [needed[0], state, state, needed[3], needed[5], needed[7], False]
     found = ordered_neurons_backward(x, *weights, kept, dy, dc_last, ctx.chunk, needs)
-    dx, dh, dc, d_input, d_recurrent, dbias = where_needed(found, needs)
+    dx, dh, dc, d_input, d_recurrent, dbias, _ = common.where_needed(found, needs)
     return dx, dh, dc, d_input, None, d_recurrent, None, dbias, None, None
 
 

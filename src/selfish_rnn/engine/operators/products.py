@@ -1,4 +1,4 @@
-"""The kernels as operators of torch, with gradients.
+"""Products with a packed matrix as operators of torch, with gradients.
 
 Each takes the values and the index of packed weights as tensors, so that autograd, ``torch.compile`` and
 ``torch.library.opcheck`` see ordinary operators.
@@ -6,7 +6,6 @@ Each takes the values and the index of packed weights as tensors, so that autogr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -15,50 +14,24 @@ from torch import Tensor
 from selfish_rnn.engine import library
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.library import address, panel_floats
-from selfish_rnn.engine.operators.common import check_rows, check_shape, check_weight
-
-
-def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
-    """Register a function of the kernels as ``torch.ops.selfish_rnn.<name>``."""
-    return torch.library.custom_op(f"selfish_rnn::{name}", mutates_args=(), device_types="cpu")
-
-
-def contiguous(*tensors: Tensor) -> list[Tensor]:
-    """Tensors as the kernels take them."""
-    for tensor in tensors:
-        if tensor.dtype != torch.float32:
-            raise TypeError(f"the packed engine computes in torch.float32, not in {tensor.dtype}")
-    return [tensor.contiguous() for tensor in tensors]
-
-
-def where_needed(tensors: Iterable[Tensor], needs: Iterable[bool]) -> list[Tensor | None]:
-    """Of gradients that are empty where not needed: nothing there."""
-    return [tensor if need else None for tensor, need in zip(tensors, needs, strict=True)]
-
-
-def contiguous_if(tensor: Tensor | None) -> Tensor | None:
-    """The same for what may be left out."""
-    return None if tensor is None else contiguous(tensor)[0]
-
+from selfish_rnn.engine.operators import common
 
 # Linear
 
 
-@operator("linear")
+@common.operator("linear")
 def linear(x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, rows: int) -> Tensor:
     """``x W^T + bias`` for x of … x columns."""
-    x, values = contiguous(x, values)
-    bias = contiguous_if(bias)
+    x, values = common.contiguous(x, values)
+    bias = common.contiguous_if(bias)
     columns = x.shape[-1]
-    check_weight(values, index, rows, columns)
-    check_shape("bias", bias, rows)
+    common.check_weight(values, index, rows, columns)
+    common.check_shape("bias", bias, rows)
     n = x.numel() // columns
     y = x.new_empty(*x.shape[:-1], rows)
     if n:
-        (work,) = library.workspace(panel_floats(n, columns) if n > 1 else 0)
-        library.kernels().selfish_linear(
-            address(index), address(values), address(bias), address(x), n, address(y), address(work)
-        )
+        work = library.workspace(x_panels=panel_floats(n, columns) if n > 1 else 0)["x_panels"]
+        library.kernels().selfish_linear(*map(address, (index, values, bias, x)), n, address(y), address(work))
     return y
 
 
@@ -67,37 +40,29 @@ def _(x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, rows: int) 
     return x.new_empty(*x.shape[:-1], rows)
 
 
-@operator("linear_backward")
-def linear_backward(
-    x: Tensor, gradient: Tensor, values: Tensor, index: Tensor, needs: list[bool]
-) -> tuple[Tensor, Tensor, Tensor]:
+@common.operator("linear_backward")
+def linear_backward(x: Tensor, gradient: Tensor, values: Tensor, index: Tensor, needs: list[bool]) -> list[Tensor]:
     """The gradients of x, values and bias; empty where not needed."""
-    x, gradient, values = contiguous(x, gradient, values)
+    x, gradient, values = common.contiguous(x, gradient, values)
     columns, rows = x.shape[-1], gradient.shape[-1]
-    check_weight(values, index, rows, columns)
+    common.check_weight(values, index, rows, columns)
     n = x.numel() // columns
     found = _linear_gradients(x, gradient, values, needs)
     if n == 0:
-        return tuple(tensor.zero_() for tensor in found)  # type: ignore[return-value]
-    (work,) = library.workspace(panel_floats(n, rows + columns))
+        return [tensor.zero_() for tensor in found]
+    work = library.workspace(panels=panel_floats(n, rows + columns))["panels"]
     scratch = library.transposed_scratch(values) if needs[0] else None
-    given = map(address, where_needed(found, needs))
-    library.kernels().selfish_linear_backward(
-        address(index), address(values), address(x), address(gradient), n, *given, address(scratch), address(work)
-    )
+    results = *common.where_needed(found, needs), scratch, work
+    library.kernels().selfish_linear_backward(*map(address, (index, values, x, gradient)), n, *map(address, results))
     return found
 
 
-def _linear_gradients(x: Tensor, gradient: Tensor, values: Tensor, needs: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
-    return (
-        torch.empty_like(x, memory_format=torch.contiguous_format) if needs[0] else x.new_empty(0),
-        torch.empty_like(values) if needs[1] else x.new_empty(0),
-        x.new_empty(gradient.shape[-1]) if needs[2] else x.new_empty(0),
-    )
+def _linear_gradients(x: Tensor, gradient: Tensor, values: Tensor, needs: list[bool]) -> list[Tensor]:
+    return common.empty_where_needed(x, [x.shape, values.shape, gradient.shape[-1:]], needs)
 
 
 @linear_backward.register_fake
-def _(x: Tensor, gradient: Tensor, values: Tensor, index: Tensor, needs: list[bool]) -> tuple[Tensor, Tensor, Tensor]:
+def _(x: Tensor, gradient: Tensor, values: Tensor, index: Tensor, needs: list[bool]) -> list[Tensor]:
     return _linear_gradients(x, gradient, values, needs)
 
 
@@ -112,7 +77,7 @@ def _linear_autograd(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     needs = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.has_bias and ctx.needs_input_grad[3]]
     collect(index, x, gradient)
     found = linear_backward(x, gradient, values, index, needs)
-    dx, dvalues, dbias = where_needed(found, needs)
+    dx, dvalues, dbias = common.where_needed(found, needs)
     return dx, dvalues, None, dbias, None
 
 
@@ -122,13 +87,13 @@ linear.register_autograd(_linear_autograd, setup_context=_save_linear)
 # Lookup
 
 
-@operator("lookup")
+@common.operator("lookup")
 def lookup(tokens: Tensor, values: Tensor, index: Tensor, columns: int) -> Tensor:
     """The rows of W that ``tokens`` (int64) name: … x columns."""
     tokens = tokens.contiguous()
-    (values,) = contiguous(values)
-    check_weight(values, index, library.header(index).rows, columns)
-    check_rows("token", tokens, index)
+    (values,) = common.contiguous(values)
+    common.check_weight(values, index, library.header(index).rows, columns)
+    common.check_rows("token", tokens, index)
     y = values.new_empty(*tokens.shape, columns)
     if tokens.numel():
         library.kernels().selfish_lookup(address(index), address(values), address(tokens), tokens.numel(), address(y))
@@ -140,13 +105,13 @@ def _(tokens: Tensor, values: Tensor, index: Tensor, columns: int) -> Tensor:
     return values.new_empty(*tokens.shape, columns)
 
 
-@operator("lookup_backward")
+@common.operator("lookup_backward")
 def lookup_backward(tokens: Tensor, gradient: Tensor, values: Tensor, index: Tensor) -> Tensor:
     """The gradient of values."""
-    gradient, values = contiguous(gradient, values)
+    gradient, values = common.contiguous(gradient, values)
     tokens = tokens.contiguous()
-    check_weight(values, index, library.header(index).rows, gradient.shape[-1])
-    check_rows("token", tokens, index)
+    common.check_weight(values, index, library.header(index).rows, gradient.shape[-1])
+    common.check_rows("token", tokens, index)
     found = torch.empty_like(values)
     library.kernels().selfish_lookup_backward(
         address(index), address(tokens), address(gradient), tokens.numel(), address(found)
@@ -176,51 +141,41 @@ lookup.register_autograd(_lookup_autograd, setup_context=_save_lookup)
 # Loss
 
 
-@operator("cross_entropy")
+@common.operator("cross_entropy")
 def cross_entropy(
     x: Tensor, values: Tensor, index: Tensor, bias: Tensor, targets: Tensor, gradients: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The mean cross-entropy of ``softmax(x W^T + bias)`` with ``targets``, and with ``gradients`` those of x, values
     and bias, which are at hand: without them they are empty."""
-    x, values, bias = contiguous(x, values, bias)
+    x, values, bias = common.contiguous(x, values, bias)
     targets = targets.contiguous()
     columns, rows, n = x.shape[-1], len(bias), targets.numel()
-    check_weight(values, index, rows, columns)
-    check_rows("target", targets, index)
+    common.check_weight(values, index, rows, columns)
+    common.check_rows("target", targets, index)
     if x.numel() != n * columns:
         raise ValueError(f"there are {x.numel() // columns} inputs and {n} targets")
     found = _loss_gradients(x, values, bias, gradients)
     if n == 0:
         return x.new_tensor(torch.nan), *(tensor.zero_() for tensor in found)  # type: ignore[return-value]
-    panels = min(-(-n // library.WIDEST), library.PANELS_AT_ONCE)
-    (work,) = library.workspace(panels * library.WIDEST * (rows + columns))
+    kernels = library.kernels()
+    work = library.workspace(scores=kernels.selfish_cross_entropy_floats(n, rows, columns))["scores"]
     scratch = library.transposed_scratch(values) if gradients else None
-    given = [address(tensor) if gradients else None for tensor in found]
-    loss = library.kernels().selfish_cross_entropy(
-        address(index),
-        address(values),
-        address(bias),
-        address(x),
-        address(targets),
-        n,
-        *given,
-        address(scratch),
-        address(work),
+    given = common.where_needed(found, [gradients] * 3)
+    loss = kernels.selfish_cross_entropy(
+        *map(address, (index, values, bias, x, targets)), n, *map(address, (*given, scratch, work))
     )
-    return x.new_tensor(loss), *found
+    return x.new_tensor(loss), *found  # type: ignore[return-value]
 
 
-def _loss_gradients(x: Tensor, values: Tensor, bias: Tensor, gradients: bool) -> tuple[Tensor, Tensor, Tensor]:
-    if not gradients:
-        return x.new_empty(0), x.new_empty(0), x.new_empty(0)
-    return torch.empty_like(x, memory_format=torch.contiguous_format), torch.empty_like(values), torch.empty_like(bias)
+def _loss_gradients(x: Tensor, values: Tensor, bias: Tensor, gradients: bool) -> list[Tensor]:
+    return common.empty_where_needed(x, [x.shape, values.shape, bias.shape], [gradients] * 3)
 
 
 @cross_entropy.register_fake
 def _(
     x: Tensor, values: Tensor, index: Tensor, bias: Tensor, targets: Tensor, gradients: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return x.new_empty(()), *_loss_gradients(x, values, bias, gradients)
+    return x.new_empty(()), *_loss_gradients(x, values, bias, gradients)  # type: ignore[return-value]
 
 
 def _save_loss(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from selfish_rnn.engine import PackedWeight
+from selfish_rnn.engine import PackedWeight, register_packed
 from selfish_rnn.engine.operators.highway import highway_window
 from selfish_rnn.sparsifier.registry import register_cell
 from selfish_rnn.topology.gates import GateLayout
@@ -32,9 +31,6 @@ class HighwayCell(nn.Module):
     transform gate; the carry gate is one minus that.
     """
 
-    packable: ClassVar[bool] = True
-    weight_input: nn.Parameter | PackedWeight
-
     def __init__(self, inputs: int, hidden: int, depth: int) -> None:
         super().__init__()
         self.inputs = inputs
@@ -47,7 +43,7 @@ class HighwayCell(nn.Module):
             self.register_parameter(f"bias_recurrent_{level}", nn.Parameter(torch.empty(2 * hidden)))
         self.reset_parameters()
 
-    def recurrent_weights(self) -> list[nn.Parameter] | list[PackedWeight]:
+    def recurrent_weights(self) -> list[nn.Parameter]:
         """R_1 … R_D."""
         return [getattr(self, f"weight_recurrent_{level}") for level in range(1, self.depth + 1)]
 
@@ -69,15 +65,20 @@ class HighwayCell(nn.Module):
     def forward(self, inputs: Tensor, state: Tensor, mask: Tensor | None = None) -> Tensor:
         """The states (time x batch x hidden) after each step over ``inputs`` (time x batch x inputs)."""
         first, *rest = self.recurrent_biases()
-        entering = self.bias_input + first
-        if isinstance(self.weight_input, PackedWeight):
-            packed = cast(Sequence[PackedWeight], self.recurrent_weights())
-            return highway_window(inputs, state, mask, self.weight_input, packed, [entering, *rest])
-        projected = functional.linear(inputs, self.weight_input, entering)
+        projected = functional.linear(inputs, self.weight_input, self.bias_input + first)
         states: Tensor = _HighwayRecurrence.apply(  # type: ignore[no-untyped-call]
             projected, state, mask, *rest, *self.recurrent_weights()
         )
         return states
+
+
+class PackedHighwayCell(HighwayCell):
+    """:class:`HighwayCell` with :class:`~selfish_rnn.engine.PackedWeight` in place of W and every R."""
+
+    def forward(self, inputs: Tensor, state: Tensor, mask: Tensor | None = None) -> Tensor:
+        first, *rest = self.recurrent_biases()
+        weight, *recurrent = cast(list[PackedWeight], [self.weight_input, *self.recurrent_weights()])
+        return highway_window(inputs, state, mask, weight, recurrent, [self.bias_input + first, *rest])
 
 
 class _HighwayRecurrence(torch.autograd.Function):
@@ -169,3 +170,4 @@ def _layouts(cell: HighwayCell) -> dict[str, GateLayout]:
 
 
 register_cell(HighwayCell, _layouts)
+register_packed(HighwayCell, PackedHighwayCell)

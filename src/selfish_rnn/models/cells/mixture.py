@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import abc
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
-from selfish_rnn.engine import PackedWeight, operators
-from selfish_rnn.engine.dense_gradients import collect_product, is_collecting
-from selfish_rnn.engine.functional import linear as packed_linear
+from selfish_rnn.engine import PackedLinear, PackedWeight, operators, register_packed
+from selfish_rnn.engine.dense_gradients import collect, is_collecting
+from selfish_rnn.engine.operators.common import wants_gradients
 
 FLOOR = 1e-8
 """Added to every probability before its logarithm, as Yang et al. do."""
@@ -20,44 +21,135 @@ SCORES_AT_ONCE = 2**24
 """How many scores (positions x experts x words) the loss holds in memory: 64 MiB in single precision."""
 
 
-def mixture_log_probabilities(prior: Tensor, latent: Tensor, weight: Tensor | PackedWeight, bias: Tensor) -> Tensor:
-    """The logarithm of a mixture of softmaxes (Yang et al. 2018) for every word.
+class MixtureDecoder(nn.Linear):
+    """The output layer of a mixture of softmaxes (Yang et al. 2018): the logarithm of the probability of every word.
 
         log(Σ_k π_k softmax(D e_k + d) + 10⁻⁸)
 
-    ``prior`` π is … x experts, ``latent`` e is … x experts x features, ``weight`` D is words x features. The
-    experts are added one by one, so that not all their scores exist together.
+    ``prior`` π is … x experts, ``latent`` e is … x experts x features, ``weight`` D is words x features.
+    """
+
+    def forward(self, prior: Tensor, latent: Tensor) -> Tensor:  # type: ignore[override]
+        return mixture_log_probabilities(prior, latent, super().forward)
+
+    def loss(self, prior: Tensor, latent: Tensor, targets: Tensor) -> Tensor:
+        """Mean negative logarithm of the probabilities of ``targets``, with a fraction of the memory."""
+        return mixture_loss(prior, latent, self.weight, self.bias, DenseProduct(), targets)
+
+
+class PackedMixtureDecoder(PackedLinear):
+    """:class:`MixtureDecoder` with a :class:`~selfish_rnn.engine.PackedWeight` in place of D."""
+
+    def forward(self, prior: Tensor, latent: Tensor) -> Tensor:  # type: ignore[override]
+        return mixture_log_probabilities(prior, latent, super().forward)
+
+    def loss(self, prior: Tensor, latent: Tensor, targets: Tensor) -> Tensor:
+        assert self.bias is not None
+        product = PackedProduct(self.weight, targets.numel())
+        return mixture_loss(prior, latent, self.weight.values, self.bias, product, targets)
+
+
+register_packed(MixtureDecoder, PackedMixtureDecoder)
+
+
+def mixture_log_probabilities(prior: Tensor, latent: Tensor, product: Callable[[Tensor], Tensor]) -> Tensor:
+    """What :class:`MixtureDecoder` gives; ``product`` makes D e + d of e.
+
+    The experts are added one by one, so that not all their scores exist together.
     """
     mixed: Tensor | None = None
     for share, features in zip(prior.unbind(-1), latent.unbind(-2), strict=True):
-        if isinstance(weight, PackedWeight):
-            scores = packed_linear(features, weight, bias)
-        else:
-            scores = functional.linear(features, weight, bias)
-        chances = scores.softmax(-1) * share.unsqueeze(-1)
+        chances = product(features).softmax(-1) * share.unsqueeze(-1)
         mixed = chances if mixed is None else mixed + chances
     assert mixed is not None
     return (mixed + FLOOR).log()
 
 
+class Product(abc.ABC):
+    """``e D^T + d`` and its gradients, of many pieces of e one after the other; ``weight`` is D, or its values."""
+
+    @abc.abstractmethod
+    def scores(self, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """The scores of one piece, in memory that those of the next may take; no piece is larger than the first."""
+
+    @abc.abstractmethod
+    def backward(
+        self, features: Tensor, grad_scores: Tensor, weight: Tensor, grad_weight: Tensor, grad_bias: Tensor
+    ) -> Tensor:
+        """The gradient of ``features``; those of D and d are added to what is there."""
+
+    def finish(self) -> Callable[[Tensor], None] | None:
+        """After the last piece: what the backward pass calls with the gradient of the loss, if anything."""
+        return None
+
+
+class DenseProduct(Product):
+    """With a dense D."""
+
+    def __init__(self) -> None:
+        self._buffer: Tensor | None = None
+
+    def scores(self, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        if self._buffer is None:
+            self._buffer = weight.new_empty(len(features), len(bias))
+        return torch.addmm(bias, features, weight.t(), out=self._buffer[: len(features)])
+
+    def backward(
+        self, features: Tensor, grad_scores: Tensor, weight: Tensor, grad_weight: Tensor, grad_bias: Tensor
+    ) -> Tensor:
+        grad_weight.addmm_(grad_scores.t(), features)
+        grad_bias += grad_scores.sum(0)
+        return grad_scores @ weight
+
+
+class PackedProduct(Product):
+    """With a packed D."""
+
+    def __init__(self, weight: PackedWeight, positions: int) -> None:
+        self._index = weight.index
+        self._scale = 1 / positions
+        # For growth by gradient; see selfish_rnn.engine.dense_gradients.
+        self._dense = torch.zeros(weight.shape) if is_collecting(weight.index) else None
+
+    def scores(self, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        scores: Tensor = operators.linear(features, weight, self._index, bias, len(bias))
+        return scores
+
+    def backward(
+        self, features: Tensor, grad_scores: Tensor, weight: Tensor, grad_weight: Tensor, grad_bias: Tensor
+    ) -> Tensor:
+        grad_features: Tensor
+        grad_features, more_weight, more_bias = operators.linear_backward(
+            features, grad_scores, weight, self._index, [True, True, True]
+        )
+        grad_weight += more_weight
+        grad_bias += more_bias
+        if self._dense is not None:
+            self._dense.addmm_(grad_scores.t(), features, alpha=self._scale)
+        return grad_features
+
+    def finish(self) -> Callable[[Tensor], None] | None:
+        index, dense = self._index, self._dense
+        return None if dense is None else lambda grad_loss: collect(index, None, dense * grad_loss)
+
+
 def mixture_loss(
     prior: Tensor,
     latent: Tensor,
-    weight: Tensor | PackedWeight,
+    weight: Tensor,
     bias: Tensor,
+    product: Product,
     targets: Tensor,
     scores_at_once: int = SCORES_AT_ONCE,
 ) -> Tensor:
-    """Mean negative :func:`mixture_log_probabilities` of ``targets``.
+    """Mean negative :func:`mixture_log_probabilities` of ``targets``; ``weight`` is D, or its values.
 
     A few positions are taken at a time, and of each only the probability of its target is kept. Where gradients
     are needed they are computed with it, while its scores are at hand: none is stored or computed twice.
     """
-    values, index = (weight.values, weight.index) if isinstance(weight, PackedWeight) else (weight, None)
-    inputs = (prior.flatten(0, -2), latent.flatten(0, -3), values, bias)
-    with_gradients = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+    inputs = (prior.flatten(0, -2), latent.flatten(0, -3), weight, bias)
     loss: Tensor = _MixtureLoss.apply(  # type: ignore[no-untyped-call]
-        *inputs, index, targets.flatten(), scores_at_once, with_gradients
+        *inputs, product, targets.flatten(), scores_at_once, wants_gradients(*inputs)
     )
     return loss
 
@@ -72,26 +164,20 @@ class _MixtureLoss(torch.autograd.Function):
         latent: Tensor,
         weight: Tensor,
         bias: Tensor,
-        index: Tensor | None,
+        product: Product,
         targets: Tensor,
         scores_at_once: int,
         with_gradients: bool,
     ) -> Tensor:
         positions, experts = prior.shape
         piece = min(positions, max(1, scores_at_once // (experts * len(bias))))
-        memory = weight.new_empty(piece * experts, len(bias) if index is None else 0)
         gradients = [torch.zeros_like(tensor) for tensor in (prior, latent, weight, bias) if with_gradients]
         loss = weight.new_zeros(())
-        # For growth by gradient; see selfish_rnn.engine.dense_gradients.
-        dense = None if index is None or not is_collecting(index) else weight.new_zeros(len(bias), latent.shape[-1])
         for start in range(0, positions, piece):
             here = slice(start, start + piece)
             features = latent[here].flatten(0, 1)
             words = targets[here].repeat_interleave(experts).unsqueeze(-1)
-            if index is None:
-                scores = torch.addmm(bias, features, weight.t(), out=memory[: len(features)])
-            else:
-                scores = operators.linear(features, weight, index, bias, len(bias))
+            scores = product.scores(features, weight, bias)
             scores -= scores.amax(-1, keepdim=True)
             exponentials = scores.exp_()
             total = exponentials.sum(-1, keepdim=True)
@@ -104,24 +190,15 @@ class _MixtureLoss(torch.autograd.Function):
                 # The score of word v for expert k has gradient a_k (softmax_v - [v is the target]).
                 attraction = (prior[here] * chance / mixed).view(-1, 1)
                 grad_scores = exponentials.mul_(attraction / total).scatter_add_(-1, words, -attraction)
-                if index is None:
-                    grad_latent[here] = (grad_scores @ weight).view_as(grad_latent[here])
-                    grad_weight.addmm_(grad_scores.t(), features)
-                    grad_bias += grad_scores.sum(0)
-                else:
-                    found = operators.linear_backward(features, grad_scores, weight, index, [True, True, True])
-                    grad_latent[here] = found[0].view_as(grad_latent[here])
-                    grad_weight += found[1]
-                    grad_bias += found[2]
-                if dense is not None:
-                    dense.addmm_(grad_scores.t(), features, alpha=1 / positions)
+                grad_features = product.backward(features, grad_scores, weight, grad_weight, grad_bias)
+                grad_latent[here] = grad_features.view_as(grad_latent[here])
         ctx.save_for_backward(*(gradient.div_(positions) for gradient in gradients))
-        ctx.index, ctx.dense = index, dense
+        ctx.finish = product.finish()
         return loss / positions
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.dense is not None:
-            collect_product(ctx.index, ctx.dense * grad_loss)
+        if ctx.finish is not None:
+            ctx.finish(grad_loss)
         return *(gradient * grad_loss for gradient in ctx.saved_tensors), None, None, None, None

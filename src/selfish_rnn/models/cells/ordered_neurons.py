@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from selfish_rnn.engine import PackedWeight
-from selfish_rnn.engine.modules.recurrent import dropped_positions
+from selfish_rnn.engine import PackedWeight, register_packed
+from selfish_rnn.engine.functional import drop_weights
 from selfish_rnn.engine.operators.ordered_neurons import ordered_window
 from selfish_rnn.errors import UserError
 from selfish_rnn.models.regularisers import weight_drop
@@ -22,14 +22,14 @@ ORDERED_NEURONS_GATES = ("master_input", "master_forget", "output", "candidate",
 
 
 class CellOutput(NamedTuple):
-    """What a window makes of an :class:`OrderedNeuronsCell`: ``hidden`` at every step, the last ``memory``.
+    """What a window makes of an :class:`OrderedNeuronsCell`: ``hidden`` at every step, the last ``cell``.
 
     ``input_distance`` and ``forget_distance`` (time x batch) say how high in the order of neurons each word
     writes and erases: the mean of the master input gate, and one minus that of the master forget gate.
     """
 
     hidden: Tensor
-    memory: Tensor
+    cell: Tensor
     input_distance: Tensor
     forget_distance: Tensor
 
@@ -48,10 +48,6 @@ class OrderedNeuronsCell(nn.Module):
     where the master gates count for every neuron of their chunk. In training entries of R are dropped with
     probability ``weight_drop``, one draw per window; in evaluation R is multiplied by one minus that.
     """
-
-    packable: ClassVar[bool] = True
-    weight_input: nn.Parameter | PackedWeight
-    weight_recurrent: nn.Parameter | PackedWeight
 
     def __init__(self, inputs: int, hidden: int, chunk: int, weight_drop: float = 0.0) -> None:
         super().__init__()
@@ -74,29 +70,33 @@ class OrderedNeuronsCell(nn.Module):
             bound = 1 / math.sqrt(self.inputs if name.startswith(("weight_input", "bias_input")) else self.hidden)
             nn.init.uniform_(parameter, -bound, bound)
 
-    def forward(self, inputs: Tensor, hidden: Tensor, memory: Tensor) -> CellOutput:
+    def forward(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> CellOutput:
         """Run over ``inputs`` (time x batch x inputs) from h and c (batch x hidden)."""
         bias = self.bias_input + self.bias_recurrent
-        if isinstance(self.weight_input, PackedWeight) and isinstance(self.weight_recurrent, PackedWeight):
-            packed, values = self.weight_recurrent, self._dropped(self.weight_recurrent)
-            return CellOutput(
-                *ordered_window(inputs, hidden, memory, self.weight_input, packed, values, bias, self.chunk)
-            )
-        dense = cast(tuple[Tensor, Tensor], (self.weight_input, self.weight_recurrent))
-        recurrent = weight_drop(dense[1], self.weight_drop, self.training, rescale="evaluation")
-        projected = functional.linear(inputs, dense[0], bias)
+        recurrent = weight_drop(self.weight_recurrent, self.weight_drop, self.training, rescale="evaluation")
+        projected = functional.linear(inputs, self.weight_input, bias)
         return CellOutput(
             *_OrderedNeuronsRecurrence.apply(  # type: ignore[no-untyped-call]
-                projected, hidden, memory, recurrent, self.chunk
+                projected, hidden, cell, recurrent, self.chunk
             )
         )
 
+
+class PackedOrderedNeuronsCell(OrderedNeuronsCell):
+    """:class:`OrderedNeuronsCell` with :class:`~selfish_rnn.engine.PackedWeight` in place of W and R."""
+
+    def forward(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> CellOutput:
+        weight, recurrent = cast(tuple[PackedWeight, PackedWeight], (self.weight_input, self.weight_recurrent))
+        bias = self.bias_input + self.bias_recurrent
+        values = self._dropped(recurrent)
+        return CellOutput(*ordered_window(inputs, hidden, cell, weight, recurrent, values, bias, self.chunk))
+
     def _dropped(self, weight: PackedWeight) -> Tensor:
-        """:func:`weight_drop` of the values that exist, with the same draw."""
+        """:func:`~selfish_rnn.models.regularisers.weight_drop` of the values that exist, with the same draw."""
         if self.weight_drop == 0:
             return weight.values
         if self.training:
-            return weight.values * dropped_positions(weight, self.weight_drop, rescaled=False)
+            return drop_weights(weight, self.weight_drop, rescaled=False)
         return weight.values * (1 - self.weight_drop)
 
 
@@ -110,7 +110,7 @@ class _OrderedNeuronsRecurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, projected: Tensor, hidden: Tensor, memory: Tensor, recurrent: Tensor, chunk: int
+        ctx: Any, projected: Tensor, hidden: Tensor, cell: Tensor, recurrent: Tensor, chunk: int
     ) -> tuple[Tensor, ...]:
         steps, batch, size = len(projected), *hidden.shape
         gates = torch.empty_like(projected)
@@ -118,9 +118,9 @@ class _OrderedNeuronsRecurrence(torch.autograd.Function):
         chances = projected.new_empty(steps, batch, 2, size // chunk)
         masters = torch.empty_like(chances)
         effective = projected.new_empty(steps, batch, 2, size // chunk, chunk)
-        memories, squashed, outputs = (projected.new_empty(steps, batch, size) for _ in range(3))
+        cells, squashed, outputs = (projected.new_empty(steps, batch, size) for _ in range(3))
         transposed, one = recurrent.t(), projected.new_ones(())
-        last_hidden, last_memory = hidden, memory
+        last_hidden, last_cell = hidden, cell
         for step in range(steps):
             gate = torch.addmm(projected[step], last_hidden, transposed, out=gates[step])
             logits, rest = _blocks(gate, chunk)
@@ -137,47 +137,45 @@ class _OrderedNeuronsRecurrence(torch.autograd.Function):
             alone, overlap = (master - overlap).unsqueeze(-1), overlap.unsqueeze(-1)
             torch.addcmul(alone, overlap, torch.unflatten(input_forget, -1, (-1, chunk)), out=effective[step])
             write, keep = effective[step].flatten(2).unbind(1)
-            torch.mul(write, candidate, out=memories[step]).addcmul_(keep, last_memory)
-            last_memory = memories[step]
-            torch.tanh(last_memory, out=squashed[step])
+            torch.mul(write, candidate, out=cells[step]).addcmul_(keep, last_cell)
+            last_cell = cells[step]
+            torch.tanh(last_cell, out=squashed[step])
             last_hidden = torch.mul(output, squashed[step], out=outputs[step])
 
         ctx.chunk = chunk
-        ctx.save_for_backward(
-            hidden, memory, recurrent, gates, chances, masters, effective, memories, squashed, outputs
-        )
+        ctx.save_for_backward(hidden, cell, recurrent, gates, chances, masters, effective, cells, squashed, outputs)
         master_input, master_forget = masters.unbind(2)
         distances = master_input.mean(-1), 1 - master_forget.mean(-1)
         ctx.mark_non_differentiable(*distances)
-        return outputs, last_memory.clone(), *distances
+        return outputs, last_cell.clone(), *distances
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_outputs: Tensor, grad_last_memory: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        hidden, memory, recurrent, gates, chances, masters, effective, memories, squashed, outputs = ctx.saved_tensors
+    def backward(ctx: Any, grad_outputs: Tensor, grad_last_cell: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        hidden, cell, recurrent, gates, chances, masters, effective, cells, squashed, outputs = ctx.saved_tensors
         entering_hidden = torch.cat([hidden.unsqueeze(0), outputs[:-1]])
-        entering_memory = torch.cat([memory.unsqueeze(0), memories[:-1]])
+        entering_cell = torch.cat([cell.unsqueeze(0), cells[:-1]])
 
         # In every step the gradients are linear in those of h' and c'; here are the factors.
         grad_gates, through_output, through_master = _factors(
-            gates, masters, effective, squashed, entering_memory, ctx.chunk
+            gates, masters, effective, squashed, entering_cell, ctx.chunk
         )
-        grad_hidden, grad_memory = grad_outputs[-1], grad_last_memory.clone()
+        grad_hidden, grad_cell = grad_outputs[-1], grad_last_cell.clone()
         for step in reversed(range(len(gates))):
             grad_logits, grad_rest = _blocks(grad_gates[step], ctx.chunk)
-            grad_memory.addcmul_(grad_hidden, through_output[step])
+            grad_cell.addcmul_(grad_hidden, through_output[step])
             grad_rest[:, 0].mul_(grad_hidden)
-            grad_rest[:, 1:].mul_(grad_memory.unsqueeze(1))
-            of_neurons = torch.unflatten(through_master[step].mul_(grad_memory.unsqueeze(1)), -1, (-1, ctx.chunk))
+            grad_rest[:, 1:].mul_(grad_cell.unsqueeze(1))
+            of_neurons = torch.unflatten(through_master[step].mul_(grad_cell.unsqueeze(1)), -1, (-1, ctx.chunk))
             _cumax_backward(of_neurons.sum(-1), chances[step], out=grad_logits)
-            grad_memory.mul_(effective[step, :, 1].flatten(1))
+            grad_cell.mul_(effective[step, :, 1].flatten(1))
             if step:
                 grad_hidden = torch.addmm(grad_outputs[step - 1], grad_gates[step], recurrent)
             else:
                 grad_hidden = grad_gates[step] @ recurrent
 
         grad_recurrent = grad_gates.flatten(0, 1).t() @ entering_hidden.flatten(0, 1)
-        return grad_gates, grad_hidden, grad_memory, grad_recurrent, None
+        return grad_gates, grad_hidden, grad_cell, grad_recurrent, None
 
 
 def _blocks(gates: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
@@ -229,3 +227,4 @@ def _layouts(cell: OrderedNeuronsCell) -> dict[str, GateLayout]:
 
 
 register_cell(OrderedNeuronsCell, _layouts)
+register_packed(OrderedNeuronsCell, PackedOrderedNeuronsCell)

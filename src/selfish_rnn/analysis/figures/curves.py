@@ -1,0 +1,129 @@
+"""How runs went: perplexity over epochs and over time, and the size of their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from selfish_rnn.analysis.names import short_names
+from selfish_rnn.analysis.records import RunRecord
+from selfish_rnn.analysis.style import COLOURS, DASHES, GREY, MARKERS, legend_below, one_panel, styled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@styled
+def learning_curves(records: Sequence[RunRecord], *, labels: Sequence[str] | None = None) -> Figure:
+    """Validation perplexity at the end of each epoch; a circle where averaging starts, a dotted line at a restart.
+
+    Example::
+
+        learning_curves([read_run("runs/selfish"), read_run("runs/static")], labels=["Selfish", "Static"])
+    """
+    figure, axes = one_panel()
+    for index, (record, label) in enumerate(zip(records, _labels(records, labels), strict=True)):
+        colour = COLOURS[index % len(COLOURS)]
+        by_epoch = {epoch.epoch: epoch.valid_perplexity for epoch in record.epochs}
+        dashes = DASHES[index // len(COLOURS) % len(DASHES)]
+        axes.plot(list(by_epoch), list(by_epoch.values()), color=colour, linestyle=dashes, label=label)
+        starts = record.averaging_starts
+        axes.plot(starts, [by_epoch[epoch] for epoch in starts], "o", color=colour, mfc="white", zorder=3)
+    for epoch in sorted({epoch for record in records for epoch in record.restarts}):
+        axes.axvline(epoch, color=GREY, linestyle=":", linewidth=0.8, zorder=1)
+    if any(record.averaging_starts for record in records):
+        axes.plot([], [], "o", color=GREY, mfc="white", label="averaging starts")
+    if any(record.restarts for record in records):
+        axes.plot([], [], color=GREY, linestyle=":", linewidth=0.8, label="restart")
+    axes.set(xlabel="epoch", ylabel="validation perplexity", yscale="log")
+    _plain_numbers(axes.yaxis)
+    _whole_numbers(axes.xaxis)
+    legend_below(figure, axes, 2)
+    return figure
+
+
+@styled
+def weights_above_threshold(records: Sequence[RunRecord], *, matrices: Sequence[str] | None = None) -> Figure:
+    """How many weights are larger than 0.1, one colour for each matrix, one kind of line for each record.
+
+    Drawn for a run with SNT-ASGD and one with NT-ASGD it shows what averaging does to young weights.
+
+    Args:
+        records: at most four; the kinds of line are named after their optimizers, or after the runs if these are equal.
+        matrices: their names in the model (default: those of recurrent layers, or all).
+    """
+    if not 1 <= len(records) <= len(DASHES):
+        raise ValueError(f"one to {len(DASHES)} records can be told apart by their lines, got {len(records)}")
+    own = list(records[0].epochs[-1].weights_above)
+    chosen = list(matrices or [name for name in own if "weight_" in name] or own)
+    missing = [name for name in chosen if any(name not in record.epochs[0].weights_above for record in records)]
+    if missing:
+        raise ValueError(f"not every record tells of a matrix {missing[0]}; the first tells of {', '.join(own)}")
+    optimizers = [record.optimizer.upper() for record in records]
+    kinds = optimizers if len(set(optimizers)) == len(records) else [record.name for record in records]
+    figure, axes = one_panel()
+    for index, (name, short) in enumerate(zip(chosen, short_names(chosen), strict=True)):
+        for record, dashes in zip(records, DASHES, strict=False):
+            axes.plot(
+                [epoch.epoch for epoch in record.epochs],
+                [epoch.weights_above[name] / 1000 for epoch in record.epochs],
+                color=COLOURS[index % len(COLOURS)],
+                linestyle=dashes,
+                label=short if record is records[0] else "_",
+            )
+    for kind, dashes in zip(kinds, DASHES, strict=False):
+        axes.plot([], [], color=GREY, linestyle=dashes, label=kind)
+    axes.set(xlabel="epoch", ylabel="thousand weights above 0.1")
+    axes.set_ylim(bottom=0)
+    _whole_numbers(axes.xaxis)
+    legend_below(figure, axes, 3)
+    return figure
+
+
+@styled
+def time_against_perplexity(records: Sequence[RunRecord], *, labels: Sequence[str] | None = None) -> Figure:
+    """The lowest validation perplexity so far after each minute of training; the mark is the end of the run."""
+    figure, axes = one_panel()
+    for index, (record, label) in enumerate(zip(records, _labels(records, labels), strict=True)):
+        lowest = float("inf")
+        points = []
+        for epoch in record.epochs:
+            lowest = min(lowest, epoch.valid_perplexity)
+            points.append((epoch.seconds / 60, lowest))
+        axes.plot(
+            [minutes for minutes, _ in points],
+            [perplexity for _, perplexity in points],
+            color=COLOURS[index % len(COLOURS)],
+            linestyle=DASHES[index // len(COLOURS) % len(DASHES)],
+            marker=MARKERS[index % len(MARKERS)],
+            markevery=[len(points) - 1],
+            label=label,
+        )
+    axes.set(xlabel="minutes of training", ylabel="lowest validation perplexity", yscale="log")
+    axes.set_xlim(left=0)
+    _plain_numbers(axes.yaxis)
+    legend_below(figure, axes, 2)
+    return figure
+
+
+def _labels(records: Sequence[RunRecord], labels: Sequence[str] | None) -> Sequence[str]:
+    if not records:
+        raise ValueError("there is no record to draw")
+    if labels is not None and len(labels) != len(records):
+        raise ValueError(f"{len(records)} records need as many labels, got {len(labels)}")
+    return labels or [record.name for record in records]
+
+
+def _plain_numbers(axis: object) -> None:
+    """50, 100, 200 and not powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))  # type: ignore[attr-defined]
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))  # type: ignore[attr-defined]
+    axis.set_minor_formatter(NullFormatter())  # type: ignore[attr-defined]
+
+
+def _whole_numbers(axis: object) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(integer=True))  # type: ignore[attr-defined]

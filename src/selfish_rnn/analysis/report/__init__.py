@@ -1,0 +1,14 @@
+"""A page of runs to send around.
+
+Example::
+
+    from selfish_rnn.analysis.records import read_run
+    from selfish_rnn.analysis.report import write_report
+
+    write_report([read_run("runs/selfish"), read_run("runs/static")], "report.html")
+"""
+
+from selfish_rnn.analysis.report.page import report_html, write_report
+from selfish_rnn.analysis.report.sections import Flops
+
+__all__ = ["Flops", "report_html", "write_report"]

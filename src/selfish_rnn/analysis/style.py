@@ -1,0 +1,132 @@
+"""One look for every figure: colours that colour-blind readers can tell apart, text that is legible in a column."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+from selfish_rnn.analysis.writing import writing
+from selfish_rnn.errors import UserError
+
+if TYPE_CHECKING:  # matplotlib is an extra
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLUMN = 3.3
+"""Inches: the width of a column of a two-column paper."""
+
+PAGE = 6.9
+"""Inches: the width of both columns."""
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6B5B95", "#000000")
+"""Okabe and Ito's, with a violet in the place of their yellow, which is too pale for a line on white."""
+
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))
+GREY = "#777777"
+_LEGEND_LINE = 0.15
+
+_PARAMETERS: Any = {  # matplotlib's type for it is a list of every parameter it knows
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.labelsize": 8,
+    "axes.linewidth": 0.6,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 8,
+    "figure.constrained_layout.h_pad": 0.03,
+    "figure.constrained_layout.w_pad": 0.03,
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.5,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "legend.handlelength": 1.8,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.5,
+    "savefig.dpi": 300,
+    "svg.hashsalt": "selfish-rnn",
+    "xtick.labelsize": 7,
+    "xtick.major.width": 0.6,
+    "ytick.labelsize": 7,
+    "ytick.major.width": 0.6,
+}
+
+Arguments = ParamSpec("Arguments")
+
+
+def styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
+    """Draw a figure in the style of the package, whatever the user's own settings of matplotlib are."""
+
+    @functools.wraps(draw)
+    def drawing(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Figure:
+        with _parameters():
+            return draw(*args, **kwargs)
+
+    return drawing
+
+
+def new_figure(width: float = COLUMN, height: float = 2.1) -> Figure:
+    """An empty figure of a size in inches, made without touching the windows of a session."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def one_panel(width: float = COLUMN, height: float = 2.1) -> tuple[Figure, Axes]:
+    """A figure of one panel."""
+    figure = new_figure(width, height)
+    return figure, figure.subplots()
+
+
+def legend_below(figure: Figure, axes: Axes, columns: int, last: str = "") -> None:
+    """What the lines mean, in a strip under all panels that makes the figure so much higher; ``last`` is named last."""
+    handles, labels = axes.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda index: labels[index] == last)
+    columns = min(columns, len(handles))
+    figure.legend(
+        [handles[index] for index in order],
+        [labels[index] for index in order],
+        loc="outside lower center",
+        ncols=columns,
+        columnspacing=1.2,
+    )
+    figure.set_figheight(figure.get_figheight() + _LEGEND_LINE * -(-len(handles) // columns))
+
+
+def save(figure: Figure, path: str | Path) -> tuple[Path, Path]:
+    """Write a figure as SVG and as PNG of 300 dots per inch, and return both paths; a suffix of ``path`` is replaced.
+
+    The same figure gives the same bytes.
+
+    Example::
+
+        save(learning_curves([read_run("results/quickstart")]), "figures/curves")
+    """
+    base = Path(path)
+    vector, pixels = (base.with_name(f"{_stem(base)}{suffix}") for suffix in (".svg", ".png"))
+    with _parameters(), writing(base):
+        figure.savefig(vector, metadata={"Date": None})
+        figure.savefig(pixels, metadata={"Software": None})
+    return vector, pixels
+
+
+def _stem(path: Path) -> str:
+    """The name without its suffix; a dot inside, as in sparsity-0.5, stays."""
+    return path.stem if path.suffix in (".svg", ".png") else path.name
+
+
+def _parameters() -> Any:
+    try:
+        import matplotlib
+    except ImportError:
+        raise UserError(
+            "figures need matplotlib, which is not installed: pip install 'selfish-rnn[analysis]'"
+        ) from None
+    return matplotlib.rc_context(_PARAMETERS)

@@ -1,0 +1,187 @@
+"""Packing models: which modules give way to which, by one table."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from packed_cases import assert_close, matrix, needs_kernels, seeded
+from torch import Tensor, nn
+
+from selfish_rnn import GateLayout, Sparsifier, register_cell
+from selfish_rnn.engine import (
+    PackedEmbedding,
+    PackedGRU,
+    PackedLinear,
+    PackedLSTM,
+    PackedRNN,
+    PackedWeight,
+    functional,
+    output_loss,
+    pack,
+    register_packed,
+    registry,
+)
+from selfish_rnn.models import MixtureOfSoftmaxesLSTM
+from selfish_rnn.models.cells.highway import HighwayCell, PackedHighwayCell
+from selfish_rnn.models.cells.mixture import PackedMixtureDecoder
+from selfish_rnn.models.cells.ordered_neurons import OrderedNeuronsCell, PackedOrderedNeuronsCell
+from selfish_rnn.models.cells.weight_drop import WeightDropLSTM
+
+pytestmark = needs_kernels
+
+
+class Cell(nn.Module):
+    """A user's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(matrix(8, 6, 0.4, 0))
+        self.bias = nn.Parameter(torch.ones(8))
+        self.register_buffer("shift", torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ self.weight.t() + self.bias + self.shift).tanh()
+
+
+class PackedCell(Cell):
+    def forward(self, x: Tensor) -> Tensor:
+        return (functional.linear(x, self.weight, self.bias) + self.shift).tanh()
+
+
+@pytest.fixture
+def own_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_counterparts", dict(registry._counterparts))
+    register_cell(Cell, lambda cell: {"weight": GateLayout.single(8)})
+    register_packed(Cell, PackedCell)
+
+
+def zeroed(module: nn.Module) -> nn.Module:
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(torch.rand(parameter.shape, generator=seeded(1)) < 0.4)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("dense", "packed"),
+    [
+        (nn.Linear(6, 8), PackedLinear),
+        (nn.Embedding(8, 6), PackedEmbedding),
+        (nn.LSTM(6, 8), PackedLSTM),
+        (nn.GRU(6, 8), PackedGRU),
+        (nn.RNN(6, 8), PackedRNN),
+        (HighwayCell(6, 8, 2), PackedHighwayCell),
+        (OrderedNeuronsCell(6, 8, 2), PackedOrderedNeuronsCell),
+        (WeightDropLSTM(6, 8, 0.3), PackedLSTM),
+    ],
+)
+def test_every_kind_gives_way_to_its_counterpart(dense: nn.Module, packed: type[nn.Module]) -> None:
+    names = set(dict(zeroed(dense).named_parameters()))
+    swapped = pack(dense)
+    assert type(swapped) is packed
+    assert {name.removesuffix(".values") for name, _ in swapped.named_parameters()} == names
+    assert getattr(swapped, "weight_drop", 0.0) == getattr(dense, "weight_drop", 0.0)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.LSTM(6, 8, bidirectional=True),
+        nn.LSTM(6, 8, proj_size=4),
+        nn.Embedding(8, 6, padding_idx=0),
+        nn.Embedding(8, 6, max_norm=1.0),
+        type("Other", (nn.Linear,), {})(6, 8),
+    ],
+)
+def test_what_has_no_counterpart_stays(module: nn.Module) -> None:
+    assert pack(zeroed(module)) is module
+    assert not any(isinstance(each, PackedWeight) for each in module.modules())
+
+
+@pytest.mark.usefixtures("own_cell")
+def test_an_own_cell_is_packed_trained_and_rewired() -> None:
+    model = nn.Sequential(Cell(), nn.Linear(8, 3))
+    x = torch.randn(5, 6, generator=seeded(2))
+    sparsifier = Sparsifier(model, sparsity=0.5, rewirings=1)
+    want = model(x)
+    want.sum().backward()
+    gradient, bias = model[0].weight.grad.clone(), model[0].bias
+    model.zero_grad()
+    pack(model)
+    assert type(model[0]) is PackedCell
+    assert model[0].bias is bias
+    assert_close(model(x), want)
+    model(x).sum().backward()
+    positions, places = model[0].weight.sorted()
+    assert_close(model[0].weight.values.grad[places], gradient.flatten()[positions])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.step()
+    sparsifier.rewire()
+    assert sparsifier.active_weights == sparsifier.target_weights
+    assert list(model.state_dict()) == [
+        "0.bias",
+        "0.shift",
+        "0.weight.values",
+        "0.weight.index",
+        "1.bias",
+        "1.weight.values",
+        "1.weight.index",
+    ]
+
+
+@pytest.mark.usefixtures("own_cell")
+def test_the_dense_cell_is_not_changed() -> None:
+    cell = Cell()
+    packed = pack(cell)
+    assert isinstance(cell.weight, nn.Parameter)
+    assert isinstance(packed.weight, PackedWeight)
+
+
+def test_a_counterpart_must_be_able_to_take_its_place() -> None:
+    with pytest.raises(TypeError, match="Tanh is neither a subclass of Cell nor does it have from_dense"):
+        register_packed(Cell, nn.Tanh)
+
+
+def test_a_module_that_is_used_twice_stays_one() -> None:
+    layer = zeroed(nn.Linear(6, 6))
+    model = nn.Sequential(layer, nn.Tanh(), layer, nn.Sequential(layer))
+    x = torch.randn(5, 6, generator=seeded(2))
+    want = model(x)
+    pack(model)
+    assert model[0] is model[2] is model[3][0]
+    assert isinstance(model[0], PackedLinear)
+    assert_close(model(x), want)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_mixture_of_softmaxes(training: bool) -> None:
+    torch.manual_seed(1)
+    model = MixtureOfSoftmaxesLSTM(50, embedding=12, hidden=16, hidden_last=10, experts=3)
+    zeroed(model)
+    tokens, targets = torch.randint(50, (2, 6, 5))
+    results = []
+    for _ in range(2):
+        model.train(training).zero_grad()
+        torch.manual_seed(7)
+        encoded = model.encode(tokens, model.initial_state(5))
+        loss = model.loss(encoded.output, targets)
+        loss.backward()
+        results.append((loss, model.decoder.bias.grad, model.eval()(tokens)[0]))
+        pack(model)
+    assert isinstance(model.decoder, PackedMixtureDecoder)
+    assert model.decoder.weight is model.embedding.weight
+    assert [rnn.weight_drop for rnn in model.rnns] == [0.5] * 3
+    for one, other in zip(*results, strict=True):
+        assert_close(one, other)
+    model.reset_parameters()
+    assert torch.isfinite(model(tokens)[0]).all()
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_loss_of_an_output_layer_of_any_kind(bias: bool) -> None:
+    layer = zeroed(nn.Linear(6, 8, bias=bias))
+    x, targets = torch.randn(5, 2, 6, generator=seeded(2)), torch.randint(8, (5, 2), generator=seeded(3))
+    want = nn.functional.cross_entropy(layer(x).flatten(0, 1), targets.flatten())
+    assert torch.equal(output_loss(layer, x, targets), want)
+    assert_close(output_loss(pack(layer), x, targets), want)
