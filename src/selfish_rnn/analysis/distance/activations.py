@@ -197,7 +197,9 @@ def _run_layer(module: Any, layer: int, given: Any, state: Any) -> Any:
     packed = isinstance(module, PackedRecurrent)
     directions = 2 if not packed and module.bidirectional else 1
     narrow = module.hidden_size if packed else module.proj_size or module.hidden_size
-    make: Callable[..., nn.RNNBase] = module.kind if packed else type(module)
+    # A subclass may be made in another way.
+    kinds: tuple[Callable[..., nn.RNNBase], ...] = (nn.LSTM, nn.GRU, nn.RNN)
+    make = next(kind for kind in kinds if (module.kind is kind if packed else isinstance(module, kind)))  # type: ignore[arg-type]
     options = {} if packed else {"bidirectional": module.bidirectional}
     if hasattr(module, "nonlinearity"):
         options["nonlinearity"] = module.nonlinearity
