@@ -96,18 +96,12 @@ def sparseprop() -> Any | None:
 
 def _sparseprop(matrix: Tensor, x: Tensor, gradient: Tensor) -> Products:
     """It has one call for both gradients."""
-    modules = sparseprop()
-    assert modules is not None
+    modules: Any = sparseprop()
     layer = modules.SparseLinear(matrix)
     entering = x.clone().requires_grad_()
     output, values = layer(entering), layer.weight
-
-    def forward() -> Any:
-        with torch.no_grad():
-            return layer(x)
-
     return {
-        "forward": forward,
+        "forward": torch.no_grad()(lambda: layer(x)),
         "both gradients": lambda: torch.autograd.grad(output, (entering, values), gradient, retain_graph=True),
     }
 
