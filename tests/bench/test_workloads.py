@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from selfish_rnn.bench.options import NETWORKS, read
-from selfish_rnn.bench.products import PRODUCTS, products_of, sparse_matrix
+from selfish_rnn.bench.products import PRODUCTS, PRODUCTS_OF, sparse_matrix
 from selfish_rnn.bench.workloads import Workload
 from selfish_rnn.engine import library
 
@@ -62,9 +62,9 @@ def test_products_are_the_same(engine: str, n: int, monkeypatch: pytest.MonkeyPa
     matrix = sparse_matrix(12, 9, 0.7, generator)
     assert matrix.count_nonzero() == round(0.3 * 12 * 9)
     x, gradient = torch.randn(n, 9, generator=generator), torch.randn(n, 12, generator=generator)
-    dense = {name: product() for name, product in products_of("dense", matrix, x, gradient).items()}
+    dense = {name: product() for name, product in PRODUCTS_OF["dense"](matrix, x, gradient).items()}
     assert list(dense) == list(PRODUCTS)
-    for name, product in products_of(engine, matrix, x, gradient).items():
+    for name, product in PRODUCTS_OF[engine](matrix, x, gradient).items():
         # Some find several gradients at once, some lay activations out the other way.
         expected = dense[name] if isinstance(dense[name], tuple) else (dense[name],)
         own = product()

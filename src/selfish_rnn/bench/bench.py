@@ -18,7 +18,7 @@ from selfish_rnn import __version__
 from selfish_rnn.bench import memory, report
 from selfish_rnn.bench.measurements import Row, completed, interleaved
 from selfish_rnn.bench.options import MEASURED, BenchOptions
-from selfish_rnn.bench.products import PRODUCTS, products_of, sparse_matrix, sparseprop
+from selfish_rnn.bench.products import PRODUCTS, PRODUCTS_OF, sparse_matrix, sparseprop
 from selfish_rnn.bench.workloads import SEED, Workload
 from selfish_rnn.engine import library
 from selfish_rnn.files import clear_write_errors
@@ -131,9 +131,9 @@ class Benchmark:
             self._now = f"{report.DRAWN.get(kind, kind)}, {options.network} {hidden}, sparsity {sparsity:g}"
             self._tell("building")
             engines = [engine for engine in self._engines if engine in MEASURED[kind]]
-            row = {"kind": kind, "title": "", "network": options.network, "hidden": hidden, "sparsity": sparsity}
+            place = {"network": options.network, "hidden": hidden, "sparsity": sparsity}
             for title, found, losses in self._measure(kind, Workload(options, hidden, sparsity), engines):
-                yield {**row, "title": title, "engines": found, "losses": losses}
+                yield {"kind": kind, "title": title, **place, "engines": found, "losses": losses}
             gc.collect()  # before the next networks are built
 
     def _measure(self, kind: str, workload: Workload, engines: Sequence[str]) -> Iterator[Measured]:
@@ -162,7 +162,7 @@ class Benchmark:
         batch, window = self.options.batch, self.options.window
         for n in dict.fromkeys((batch * window, batch)):
             x, gradient = (torch.randn(n, width, generator=generator) for width in (columns, rows))
-            calls = {engine: products_of(engine, matrix, x, gradient) for engine in engines}
+            calls = {engine: PRODUCTS_OF[engine](matrix, x, gradient) for engine in engines}
             for name in PRODUCTS:
                 found = self._time({engine: own[name] for engine, own in calls.items() if name in own})
                 yield f"{name}, {n} columns", found, {}

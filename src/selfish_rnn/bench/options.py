@@ -116,8 +116,10 @@ def parse(context: typer.Context) -> BenchOptions:
     parameters = []
     for name, field in BenchOptions.model_fields.items():
         kind: Any = bool if field.annotation is bool else str | None
-        default = field.default if kind is bool else None if field.is_required() else _text(field.default)
         metavar = None if kind is bool else _metavar(field.annotation)
+        default = None if field.is_required() else field.default
+        if isinstance(default, tuple):
+            default = ",".join(map(str, default))
         option = typer.Option(default, flag(name), help=field.description, metavar=metavar)
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind))
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -127,13 +129,6 @@ def parse(context: typer.Context) -> BenchOptions:
     if not isinstance(options, BenchOptions):  # but the exit code of --help
         raise typer.Exit
     return options
-
-
-def _text(default: Any) -> str | None:
-    """A default as it would be typed."""
-    if isinstance(default, tuple):
-        return ",".join(map(str, default))
-    return None if default is None else str(default)
 
 
 def _metavar(annotation: Any) -> str:
