@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from selfish_rnn.bench import measurements
-from selfish_rnn.bench.measurements import WARM_UPS, Row, compared, grouped, interleaved
+from selfish_rnn.bench.measurements import WARM_UPS, Row, compared, completed, grouped, interleaved
 
 
 @pytest.fixture(autouse=True)
@@ -42,9 +44,13 @@ def test_ratios_are_of_the_same_round():
     assert found["dense"]["ratio"] == 1
 
 
+def row(kind: str, sparsity: float, engines: dict[str, dict[str, Any]]) -> Row:
+    return {"kind": kind, "network": "lstm", "hidden": 20, "sparsity": sparsity, "engines": engines}
+
+
 def timed(kind: str, sparsity: float, **seconds: float) -> Row:
     engines = {engine.replace("_", "-"): {"seconds": [own, 2 * own]} for engine, own in seconds.items()}
-    return Row(kind, "a title", "lstm", 20, sparsity, engines)
+    return row(kind, sparsity, engines)
 
 
 @pytest.mark.parametrize(
@@ -59,21 +65,17 @@ def test_the_baseline_of_a_group_is_its_fastest_dense_torch(
     first: dict[str, float], second: dict[str, float], baseline: str
 ):
     rows = [timed("inference", 0.5, **first, packed=0.5), timed("inference", 0.9, **second, packed=0.25)]
-    (group,) = grouped(rows)
-    assert group.baseline == baseline
-    for row in rows:
-        saved = group.as_json(row)
+    found = completed(rows)
+    assert completed(found) == found, "what is saved says all that was measured"
+    for saved, own in zip(found, (0.5, 0.25), strict=True):
         assert saved["baseline"] == baseline
         assert saved["engines"][baseline]["ratios"] == [1, 1]
-        base, own = (saved["engines"][engine]["seconds"][0] for engine in (baseline, "packed"))
-        assert saved["engines"]["packed"]["ratio"] == base / own
-        # What is saved says all that was measured.
-        assert grouped([Row.from_json(saved)])[0].engines_of(row)["packed"]["seconds"] == [own, 2 * own]
+        assert saved["engines"]["packed"]["seconds"] == [own, 2 * own]
+        assert saved["engines"]["packed"]["ratio"] == saved["engines"][baseline]["seconds"][0] / own
 
 
 def test_rows_of_one_kind_network_and_size_are_a_group():
-    memory = Row("memory", "a title", "lstm", 20, 0.5, {"dense": {"training": 2.0, "process": 3.0, "imports": 1.0}})
+    memory = row("memory", 0.5, {"dense": {"training": 2.0, "process": 3.0, "imports": 1.0}})
     rows = [timed("step", 0.5, dense=1.0), memory, timed("step", 0.9, dense=1.0)]
-    assert [(group.kind, group.rows) for group in grouped(rows)] == [("step", rows[::2]), ("memory", [memory])]
-    assert grouped([memory])[0].baseline is None
-    assert grouped([memory])[0].as_json(memory)["engines"] == memory.engines
+    assert grouped(rows) == [rows[::2], [memory]]
+    assert completed([memory]) == [{**memory, "ideal": 2, "baseline": None}]

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from selfish_rnn.bench.measurements import Row, grouped
+from selfish_rnn.bench.measurements import Row, completed
 from selfish_rnn.bench.options import read
-from selfish_rnn.bench.report import draw, figure_of, no_figure, show, write
+from selfish_rnn.bench.report import DRAWN, draw, figure_of, no_figure, show, write
 
 MACHINE = {"processor": "a processor", "threads": 1, "kernels": None, "torch": "2"}
 SPARSITIES = (0.5, 0.67, 0.8, 0.9, 0.95)
@@ -25,17 +25,20 @@ def rows() -> list[Row]:
     found = list[Row]()
     for sparsity in SPARSITIES:
         packed = {"seconds": [1 - sparsity, 1.5 * (1 - sparsity)]}
-        both = {"dense": {"seconds": [5.0, 5.0]}, "no-onednn": {"seconds": [1.0, 1.0]}, "packed": packed}
-        found.append(Row("inference", "batch-1 inference", "lstm", 20, sparsity, both))
-        step = {"dense": {"seconds": [1.0, 1.0]}, "masked": {"seconds": [1.2, 1.1]}, "packed": packed}
-        found.append(Row("step", "training step", "lstm", 20, sparsity, step))
         peak = {"training": 900.0, "process": 950.0, "imports": 300.0}
-        found.append(Row("memory", "peak memory of training", "lstm", 20, sparsity, {"dense": peak, "packed": peak}))
-    return found
+        measured = {
+            "inference": {"dense": {"seconds": [5.0, 5.0]}, "no-onednn": {"seconds": [1.0, 1.0]}, "packed": packed},
+            "step": {"dense": {"seconds": [1.0, 1.0]}, "masked": {"seconds": [1.2, 1.1]}, "packed": packed},
+            "memory": {"dense": peak, "packed": peak},
+        }
+        for kind, engines in measured.items():
+            place = {"network": "lstm", "hidden": 20, "sparsity": sparsity}
+            found.append({"kind": kind, "title": DRAWN[kind], **place, "engines": engines})
+    return completed(found)
 
 
 def saved(path: Path) -> dict[str, Any]:
-    write(path, rows(), machine=MACHINE)
+    write(path, {"machine": MACHINE, "rows": rows()})
     content: dict[str, Any] = json.loads(path.read_text())
     return content
 
@@ -98,6 +101,6 @@ RESULTS = sorted((Path(__file__).parents[2] / "results" / "bench").glob("*/bench
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.parent.name)
 def test_results_in_the_repository_say_what_their_seconds_say(path: Path):
     content = json.loads(path.read_text())
-    found = [group.as_json(row) for group in grouped(map(Row.from_json, content["rows"])) for row in group.rows]
+    found = completed(content["rows"])
     assert found == content["rows"]
     assert list(read(content["settings"]).what) == list(dict.fromkeys(row["kind"] for row in found))

@@ -10,29 +10,30 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from selfish_rnn.bench.options import NETWORKS
-from selfish_rnn.bench.products import PRODUCTS, products_of, sparse_matrix
-from selfish_rnn.bench.workloads import NextToken, Workload
+from selfish_rnn.bench.options import NETWORKS, read
+from selfish_rnn.bench.products import PRODUCTS, PRODUCTS_OF, sparse_matrix
+from selfish_rnn.bench.workloads import Workload
 from selfish_rnn.engine import library
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="the kernels are not built")
 
 
+def workload(network: str) -> Workload:
+    return Workload(read({"network": network, "vocabulary": 30, "batch": 3, "window": 4}), hidden=20, sparsity=0.6)
+
+
 @pytest.mark.parametrize("network", NETWORKS)
 def test_all_engines_train_the_same_network(network: str):
-    steps = Workload(network, 20, 30, batch=3, window=4).steps(("dense", "masked", "packed"), 0.6)
-    for step in steps.values():
-        step()
-    losses = [step.first_loss for step in steps.values()]
+    models = {engine: workload(network).model(engine) for engine in ("dense", "masked", "packed")}
+    losses = [workload(network).training_step(model)() for model in models.values()]
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-4)
-    counts = {name: sum(p.numel() for p in step.model.parameters() if p.requires_grad) for name, step in steps.items()}
+    counts = {name: sum(p.numel() for p in model.parameters() if p.requires_grad) for name, model in models.items()}
     assert counts["packed"] < counts["masked"] == counts["dense"]
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_all_engines_continue_a_text_alike(network: str):
-    workload = Workload(network, 20, 30, batch=3, window=4)
-    dense, packed = (NextToken(workload.model(engine, 0.6), 30) for engine in ("dense", "packed"))
+    dense, packed = (workload(network).next_token(engine) for engine in ("dense", "packed"))
     for _ in range(3):
         torch.testing.assert_close(packed(), dense())
 
@@ -61,13 +62,13 @@ def test_products_are_the_same(engine: str, n: int, monkeypatch: pytest.MonkeyPa
     matrix = sparse_matrix(12, 9, 0.7, generator)
     assert matrix.count_nonzero() == round(0.3 * 12 * 9)
     x, gradient = torch.randn(n, 9, generator=generator), torch.randn(n, 12, generator=generator)
-    dense = {name: product() for name, product in products_of("dense", matrix, x, gradient).items()}
+    dense = {name: product() for name, product in PRODUCTS_OF["dense"](matrix, x, gradient).items()}
     assert list(dense) == list(PRODUCTS)
-    for name, product in products_of(engine, matrix, x, gradient).items():
+    for name, product in PRODUCTS_OF[engine](matrix, x, gradient).items():
         # Some find several gradients at once, some lay activations out the other way.
         expected = dense[name] if isinstance(dense[name], tuple) else (dense[name],)
-        found = product() if isinstance(product(), tuple) else (product(),)
-        found = [tensor for tensor in found if tensor.numel()]
+        own = product()
+        found = [tensor for tensor in (own if isinstance(own, tuple | list) else [own]) if tensor.numel()]
         for own, other in zip(found, expected, strict=True):
             if other.shape == matrix.shape:
                 weights = own.values() if own.layout == torch.sparse_csr else own

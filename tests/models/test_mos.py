@@ -17,6 +17,7 @@ from model_checks import (
 from torch import Tensor, nn
 
 from selfish_rnn.models import MixtureOfSoftmaxesLSTM, regularisers
+from selfish_rnn.models.cells import mixture
 from selfish_rnn.models.cells.mixture import DenseProduct, mixture_log_probabilities, mixture_loss
 from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
 from selfish_rnn.sparsifier.registry import gate_layouts
@@ -115,21 +116,23 @@ def mixture_inputs(positions: int) -> tuple[list[Tensor], Tensor]:
 
 
 @pytest.mark.parametrize("scores_at_once", [1, 60, 3 * 9 * 7, 10**6])
-def test_pieces_give_the_whole(scores_at_once: int) -> None:
+def test_pieces_give_the_whole(scores_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixture, "SCORES_AT_ONCE", scores_at_once)
     inputs, targets = mixture_inputs(7)
-    loss = mixture_loss(*inputs, DenseProduct(), targets, scores_at_once)  # type: ignore[misc, arg-type]
+    loss = mixture_loss(*inputs, DenseProduct(), targets)
     prior, latent, *decoder = inputs
     product = partial(nn.functional.linear, weight=decoder[0], bias=decoder[1])
     whole = -mixture_log_probabilities(prior, latent, product).gather(-1, targets.unsqueeze(-1)).mean()
     torch.testing.assert_close(loss, whole)
     torch.testing.assert_close(torch.autograd.grad(3 * loss, inputs), torch.autograd.grad(3 * whole, inputs))
     with torch.no_grad():
-        assert mixture_loss(*inputs, DenseProduct(), targets, scores_at_once) == loss  # type: ignore[misc, arg-type]
+        assert mixture_loss(*inputs, DenseProduct(), targets) == loss
 
 
-def test_mixture_loss_passes_gradcheck() -> None:
+def test_mixture_loss_passes_gradcheck(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mixture, "SCORES_AT_ONCE", 60)
     inputs, targets = mixture_inputs(3)
-    assert torch.autograd.gradcheck(lambda *tensors: mixture_loss(*tensors, DenseProduct(), targets, 60), inputs)
+    assert torch.autograd.gradcheck(lambda *tensors: mixture_loss(*tensors, DenseProduct(), targets), inputs)
 
 
 def test_paper_size() -> None:

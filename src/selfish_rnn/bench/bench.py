@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import torch
 from rich.console import Console
+from rich.status import Status
 
 from selfish_rnn import __version__
 from selfish_rnn.bench import memory, report
-from selfish_rnn.bench.measurements import Row, grouped, interleaved
+from selfish_rnn.bench.measurements import Row, completed, interleaved
 from selfish_rnn.bench.options import MEASURED, BenchOptions
-from selfish_rnn.bench.products import PRODUCTS, Products, products_of, sparse_matrix, sparseprop
+from selfish_rnn.bench.products import PRODUCTS, PRODUCTS_OF, sparse_matrix, sparseprop
 from selfish_rnn.bench.workloads import SEED, Workload
 from selfish_rnn.engine import library
 from selfish_rnn.files import clear_write_errors
@@ -41,71 +43,50 @@ def bench(console: Console, options: BenchOptions, command: str) -> bool:
         keep_freed_memory()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    path, rows, complete, start = options.out / "bench.json", list[Row](), False, time.monotonic()
+    path, start = options.out / "bench.json", time.monotonic()
     with clear_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    about = _about(options, command)
-    found = about["machine"]
-    _say(
-        console,
-        f"{found['processor']}, {found['cores']} cores, threads: {found['threads']}, "
-        f"kernels for {found['kernels'] or 'no processor (not built)'}, torch {found['torch']}",
-    )
-    with _status(console) as told:
-        benchmark = Benchmark(options, lambda note: _say(console, note), told)
+    found = {
+        **machine(),
+        "threads": torch.get_num_threads(),
+        "kernels": library.target() if library.available() else None,
+        "torch": torch.__version__,
+        "selfish_rnn": __version__,
+    }
+    date = datetime.now().astimezone().isoformat(timespec="seconds")
+    settings = options.model_dump(mode="json")
+    content: dict[str, Any] = {"command": command, "date": date, "machine": found, "settings": settings}
+    kernels = found["kernels"] or "no processor (not built)"
+    processor = f"{found['processor']}, {found['cores']} cores, threads: {found['threads']}"
+    _say(console, f"{processor}, kernels for {kernels}, torch {found['torch']}")
+    # A log gets the rows only.
+    with console.status("starting") if console.is_terminal else contextlib.nullcontext() as status:
+        benchmark = Benchmark(options, console, status)
         if found["busy"] is not None and found["busy"] > BUSY:
             benchmark.note(f"other programs take {100 * found['busy']:.0f} % of the cores: do not trust these figures")
         undrawn = report.no_figure(options.what)
         if undrawn:
             _say(console, undrawn)
+        content |= {"complete": False, "notes": benchmark.notes, "rows": []}
         try:
             for row in benchmark.rows():
-                rows.append(row)
-                _say(console, report.line(row, grouped(rows)[-1]))
-                report.write(path, rows, **about, complete=False, notes=benchmark.notes)
-            complete = True
+                content["rows"] = completed([*content["rows"], row])
+                _say(console, report.line(content["rows"][-1]))
+                report.write(path, content)
+            content["complete"] = True
         except KeyboardInterrupt:
             pass
-    report.write(path, rows, **about, complete=complete, notes=benchmark.notes)
+    report.write(path, content)
+    rows = content["rows"]
     report.show(console, rows, options)
     console.print()
-    if not undrawn and not report.no_figure([row.kind for row in rows]):
+    if not undrawn and not report.no_figure([row["kind"] for row in rows]):
         _say(console, f"The figure is {report.draw(path)}.")
-    if complete:
+    if content["complete"]:
         _say(console, f"Measured in {duration(time.monotonic() - start)}; everything is in {path}.")
     else:
         _say(console, f"Stopped; what was measured until then ({len(rows)} rows) is in {path}.")
-    return complete
-
-
-def _about(options: BenchOptions, command: str) -> dict[str, Any]:
-    """What was asked for, and on what it is measured."""
-    return {
-        "command": command,
-        "date": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "machine": {
-            **machine(),
-            "threads": torch.get_num_threads(),
-            "kernels": library.target() if library.available() else None,
-            "torch": torch.__version__,
-            "selfish_rnn": __version__,
-        },
-        "settings": options.model_dump(mode="json"),
-    }
-
-
-@contextlib.contextmanager
-def _status(console: Console) -> Iterator[Callable[[str], None]]:
-    """What is being done, where there is a terminal to show it; a log gets the rows only."""
-    if not console.is_terminal:
-        yield _unheard
-        return
-    with console.status("starting") as status:
-        yield status.update
-
-
-def _unheard(text: str) -> None:
-    pass
+    return bool(content["complete"])
 
 
 def _say(console: Console, text: str) -> None:
@@ -113,22 +94,19 @@ def _say(console: Console, text: str) -> None:
 
 
 class Benchmark:
-    """Measures what the options ask for.
+    """Measures what the options ask for, and says what it leaves out.
 
     ::
 
-        for row in Benchmark(read({"hidden": "512", "what": "step"})).rows():
+        for row in Benchmark(read({"hidden": "512", "what": "step"}), Console()).rows():
             ...
 
-    ``notes`` tells what was left out and why; ``said`` hears each note, ``told`` what is being done.
+    ``notes`` has what was said that belongs to the results; ``status`` shows what is being done.
     """
 
-    def __init__(
-        self, options: BenchOptions, said: Callable[[str], None] = _unheard, told: Callable[[str], None] = _unheard
-    ) -> None:
-        self.options = options
+    def __init__(self, options: BenchOptions, console: Console, status: Status | None = None) -> None:
+        self.options, self.console, self.status = options, console, status
         self.notes: list[str] = []
-        self._said, self._told = said, told
         missing = {}
         if not library.available():
             missing["packed"] = (
@@ -144,57 +122,56 @@ class Benchmark:
     def note(self, text: str) -> None:
         """Say something that belongs to the results."""
         self.notes.append(text)
-        self._said(text)
+        _say(self.console, text)
 
     def rows(self) -> Iterator[Row]:
         """Everything, in the order of the options."""
         options = self.options
-        for hidden in options.hidden:
-            workload = Workload.of(options, hidden)
-            for kind in options.what:
-                engines = tuple(engine for engine in self._engines if engine in MEASURED[kind])
-                for sparsity in options.sparsity:
-                    self._now = f"{report.DRAWN.get(kind, kind)}, {options.network} {hidden}, sparsity {sparsity:g}"
-                    self._told(f"{self._now}: building")
-                    for title, found, losses in self._measure(kind, workload, sparsity, engines):
-                        yield Row(kind, title, options.network, hidden, sparsity, found, losses)
-                    gc.collect()  # before the next networks are built
+        for hidden, kind, sparsity in itertools.product(options.hidden, options.what, options.sparsity):
+            self._now = f"{report.DRAWN.get(kind, kind)}, {options.network} {hidden}, sparsity {sparsity:g}"
+            self._tell("building")
+            engines = [engine for engine in self._engines if engine in MEASURED[kind]]
+            place = {"network": options.network, "hidden": hidden, "sparsity": sparsity}
+            for title, found, losses in self._measure(kind, Workload(options, hidden, sparsity), engines):
+                yield {"kind": kind, "title": title, **place, "engines": found, "losses": losses}
+            gc.collect()  # before the next networks are built
 
-    def _measure(self, kind: str, workload: Workload, sparsity: float, engines: tuple[str, ...]) -> Iterator[Measured]:
+    def _measure(self, kind: str, workload: Workload, engines: Sequence[str]) -> Iterator[Measured]:
+        found, losses = dict[str, Any](), dict[str, float]()
         if kind == "operators":
-            yield from self._operators(workload, sparsity, engines)
-        elif kind == "memory":
-            found = dict[str, Any]()
+            yield from self._operators(workload, engines)
+            return
+        if kind == "memory":
             for engine in engines:
-                self._told(f"{self._now}: {engine}")
-                found[engine] = memory.measure(workload, engine, sparsity, torch.get_num_threads())
-            yield report.DRAWN[kind], found, {}
+                self._tell(engine)
+                found[engine] = memory.measure(workload, engine)
         elif kind == "inference":
-            yield report.DRAWN[kind], self._time(workload.next_tokens(engines, sparsity)), {}
+            found = self._time({engine: workload.next_token(engine) for engine in engines})
         else:
-            steps = workload.steps(engines, sparsity)
-            seconds = self._time(steps)
-            losses = {engine: step.first_loss or 0.0 for engine, step in steps.items()}
+            steps = {engine: workload.training_step(workload.model(engine)) for engine in engines}
+            losses = {engine: step() for engine, step in steps.items()}
             if max(losses.values()) - min(losses.values()) > SAME * abs(losses["dense"]):
                 self.note(f"{self._now}: the engines do not compute the same loss: {losses}")
-            yield report.DRAWN[kind], seconds, losses
+            found = self._time(steps)
+        yield report.DRAWN[kind], found, losses
 
-    def _operators(self, workload: Workload, sparsity: float, engines: tuple[str, ...]) -> Iterator[Measured]:
+    def _operators(self, workload: Workload, engines: Sequence[str]) -> Iterator[Measured]:
         generator = torch.Generator().manual_seed(SEED)
         rows, columns = 4 * workload.hidden, workload.hidden
-        matrix = sparse_matrix(rows, columns, sparsity, generator)
-        for n in dict.fromkeys((workload.batch * workload.window, workload.batch)):
+        matrix = sparse_matrix(rows, columns, workload.sparsity, generator)
+        batch, window = self.options.batch, self.options.window
+        for n in dict.fromkeys((batch * window, batch)):
             x, gradient = (torch.randn(n, width, generator=generator) for width in (columns, rows))
-            calls: dict[str, Products] = {engine: products_of(engine, matrix, x, gradient) for engine in engines}
+            calls = {engine: PRODUCTS_OF[engine](matrix, x, gradient) for engine in engines}
             for name in PRODUCTS:
                 found = self._time({engine: own[name] for engine, own in calls.items() if name in own})
                 yield f"{name}, {n} columns", found, {}
 
     def _time(self, calls: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
-        rounds = self.options.rounds
-
-        def round_done(done: int) -> None:
-            self._told(f"{self._now}: round {done + 1} of {rounds}")
-
-        seconds = interleaved(calls, rounds, self.options.limit, round_done)
+        rounds, limit = self.options.rounds, self.options.limit
+        seconds = interleaved(calls, rounds, limit, lambda done: self._tell(f"round {done + 1} of {rounds}"))
         return {engine: {"seconds": own} for engine, own in seconds.items()}
+
+    def _tell(self, text: str) -> None:
+        if self.status is not None:
+            self.status.update(f"{self._now}: {text}")

@@ -5,12 +5,10 @@ On a shared machine only what is measured in turns can be compared.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from selfish_rnn.bench.options import DENSE
@@ -19,6 +17,13 @@ WARM_UPS = 2
 
 SHORTEST = 0.05
 """Seconds below which one timing consists of several calls."""
+
+Row = dict[str, Any]
+"""What was measured of all engines at one sparsity: an entry of ``rows`` in ``bench.json``.
+
+Its ``engines`` has for each the ``seconds`` of its rounds, or what :func:`~selfish_rnn.bench.memory.measure` says;
+:func:`completed` adds what follows from the other rows.
+"""
 
 
 def interleaved(
@@ -48,8 +53,8 @@ def interleaved(
 
 def _warm_up(call: Callable[[], Any]) -> int:
     """How many calls make a timing long enough."""
-    taken = [_seconds(call, 1) for _ in range(WARM_UPS)]
-    return max(1, math.ceil(SHORTEST / max(taken[-1], 1e-9))) if taken[-1] < SHORTEST else 1
+    *_, last = (_seconds(call, 1) for _ in range(WARM_UPS))
+    return max(1, math.ceil(SHORTEST / max(last, 1e-9)))
 
 
 def _seconds(call: Callable[[], Any], repeats: int) -> float:
@@ -73,78 +78,38 @@ def compared(seconds: Mapping[str, list[float]], baseline: str) -> dict[str, dic
             "lowest": min(ratios),
             "highest": max(ratios),
             "ratios": ratios,
-            "seconds": list(own),
+            "seconds": own,
         }
     return found
 
 
-@dataclass(frozen=True)
-class Row:
-    """What was measured of all engines at one sparsity.
-
-    ``engines`` has for each the ``seconds`` of its rounds, or what :func:`~selfish_rnn.bench.memory.measure` says;
-    ``losses`` those of the first training step.
-    """
-
-    kind: str
-    title: str
-    network: str
-    hidden: int
-    sparsity: float
-    engines: dict[str, dict[str, Any]]
-    losses: dict[str, float] = field(default_factory=dict)
-
-    @classmethod
-    def from_json(cls, saved: Mapping[str, Any]) -> Row:
-        """A row of ``bench.json``; ratios are found again from the seconds."""
-        return cls(**{field.name: saved[field.name] for field in dataclasses.fields(cls)})
-
-    @property
-    def ideal(self) -> float:
-        """The speed-up if time were proportional to the number of weights."""
-        return 1 / (1 - self.sparsity)
-
-    @property
-    def imports_alone(self) -> float:
-        """The memory, in MiB, of a process that has imported everything and built nothing."""
-        return float(min(found["imports"] for found in self.engines.values()))
-
-
-@dataclass(frozen=True)
-class Group:
-    """The rows of one kind, network and size: a table, a panel of the figure."""
-
-    kind: str
-    network: str
-    hidden: int
-    rows: list[Row]
-
-    @property
-    def baseline(self) -> str | None:
-        """The engine that ratios are over: of those that are dense torch, the one that took the least time."""
-        if self.kind == "memory":
-            return None
-        measured = [engine for engine in DENSE if all(engine in row.engines for row in self.rows)]
-        return min(measured, key=self._seconds)
-
-    def _seconds(self, engine: str) -> float:
-        return float(sum(statistics.median(row.engines[engine]["seconds"]) for row in self.rows))
-
-    def engines_of(self, row: Row) -> dict[str, dict[str, Any]]:
-        """What a row says of each engine: times with their ratios, or memory."""
-        if self.baseline is None:
-            return row.engines
-        return compared({engine: found["seconds"] for engine, found in row.engines.items()}, self.baseline)
-
-    def as_json(self, row: Row) -> dict[str, Any]:
-        engines = self.engines_of(row)
-        return {**dataclasses.asdict(row), "engines": engines, "ideal": row.ideal, "baseline": self.baseline}
-
-
-def grouped(rows: Iterable[Row]) -> list[Group]:
-    """The groups, in the order in which they were begun."""
-    found = dict[tuple[str, str, int], Group]()
+def grouped(rows: Iterable[Row]) -> list[list[Row]]:
+    """The rows of one kind, network and size together: a table, a panel of the figure."""
+    found = dict[tuple[str, str, int], list[Row]]()
     for row in rows:
-        key = (row.kind, row.network, row.hidden)
-        found.setdefault(key, Group(*key, [])).rows.append(row)
+        found.setdefault((row["kind"], row["network"], row["hidden"]), []).append(row)
     return list(found.values())
+
+
+def completed(rows: Iterable[Row]) -> list[Row]:
+    """The rows, group by group, with the ``ideal`` of each, the ``baseline`` of its group, and the ratios to that.
+
+    The ideal is the speed-up if time were proportional to the number of weights.
+    """
+    found = list[Row]()
+    for group in grouped(rows):
+        baseline = _baseline(group)
+        for row in group:
+            engines = row["engines"]
+            if baseline is not None:
+                engines = compared({engine: own["seconds"] for engine, own in engines.items()}, baseline)
+            found.append({**row, "engines": engines, "ideal": 1 / (1 - row["sparsity"]), "baseline": baseline})
+    return found
+
+
+def _baseline(group: Sequence[Row]) -> str | None:
+    """The engine that ratios are over: of those that are dense torch, the one that took the least time."""
+    if group[0]["kind"] == "memory":
+        return None
+    measured = [engine for engine in DENSE if all(engine in row["engines"] for row in group)]
+    return min(measured, key=lambda dense: sum(statistics.median(row["engines"][dense]["seconds"]) for row in group))

@@ -2,7 +2,7 @@
 
 ::
 
-    python -m selfish_rnn.bench.memory '{"engine": "packed", "sparsity": 0.9, "threads": 2, "workload": {…}}'
+    python -m selfish_rnn.bench.memory '{"engine": "packed", "hidden": 512, "sparsity": 0.9, "threads": 2, …}'
 
 Other than in training the C library is left to give freed memory back: what a network needs is to be measured.
 """
@@ -10,7 +10,6 @@ Other than in training the C library is left to give freed memory back: what a n
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import json
 import subprocess
@@ -20,7 +19,8 @@ from typing import Any
 
 import torch
 
-from selfish_rnn.bench.workloads import TrainingStep, Workload
+from selfish_rnn.bench.options import read
+from selfish_rnn.bench.workloads import Workload
 from selfish_rnn.engine import PackedEmbedding, PackedLinear, PackedLSTM
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.system import give_back_freed_memory, peak_memory
@@ -29,13 +29,14 @@ STEPS = 3
 """Enough that optimizers have their state, and that memory is reused as it will be ever after."""
 
 
-def measure(workload: Workload, engine: str, sparsity: float, threads: int) -> dict[str, float]:
+def measure(workload: Workload, engine: str) -> dict[str, float]:
     """Peaks in MiB of a fresh process that trains a few steps.
 
     ``training``: during the steps; ``process``: in its whole life, building the network included; ``imports``: before
     it built anything. Nothing is subtracted from anything.
     """
-    task = {"engine": engine, "sparsity": sparsity, "threads": threads, "workload": dataclasses.asdict(workload)}
+    task = {"engine": engine, "hidden": workload.hidden, "sparsity": workload.sparsity}
+    task |= {"threads": torch.get_num_threads(), "options": workload.options.model_dump(mode="json")}
     command = [sys.executable, "-m", "selfish_rnn.bench.memory", json.dumps(task)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -48,32 +49,30 @@ def measure(workload: Workload, engine: str, sparsity: float, threads: int) -> d
 def main(task: dict[str, Any]) -> None:
     """In the fresh process: build, train, and print the peaks as JSON."""
     torch.set_num_threads(task["threads"])
-    workload = Workload(**task["workload"])
+    workload = Workload(read(task["options"]), task["hidden"], task["sparsity"])
     torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # the first one imports much
     imports = _peak()
-    step = TrainingStep(_build(workload, task["engine"], task["sparsity"]), workload)
+    step = workload.training_step(_build(workload, task["engine"]))
     building = _peak()
-    _start_afresh()
+    gc.collect()
+    give_back_freed_memory()
+    with contextlib.suppress(OSError):  # only Linux sets the mark to what is resident now
+        Path("/proc/self/clear_refs").write_text("5")
     for _ in range(STEPS):
         step()
     training = _peak()
     print(json.dumps({"training": training, "process": max(building, training), "imports": imports}))
 
 
-def _build(workload: Workload, engine: str, sparsity: float) -> LanguageModel:
-    """The network, with as little else as can be: a dense one without a topology, a packed one never dense."""
+def _build(workload: Workload, engine: str) -> LanguageModel:
+    """The network, with as little else as can be: a dense one without a topology, a packed LSTM never dense."""
     if engine == "dense":
         return workload.dense_model()
-    if engine == "packed" and workload.network == "lstm":
-        return _packed_lstm(workload, sparsity)
-    return workload.model(engine, sparsity)
-
-
-def _packed_lstm(workload: Workload, sparsity: float) -> LanguageModel:
-    """A network of packed parts in the frame of a dense one that has no memory."""
-    with torch.device("meta"):
+    if engine == "masked" or workload.options.network != "lstm":
+        return workload.model(engine)
+    with torch.device("meta"):  # a frame that has no memory, for packed parts
         model = workload.dense_model()
-    words, hidden = workload.vocabulary, workload.hidden
+    words, hidden, sparsity = workload.options.vocabulary, workload.hidden, workload.sparsity
     parts = {
         "embedding": PackedEmbedding(words, hidden, sparsity=sparsity),
         "rnn": PackedLSTM(hidden, hidden, num_layers=2, sparsity=sparsity),
@@ -89,14 +88,6 @@ def _peak() -> float:
     if found is None:
         raise RuntimeError("this system does not tell how much memory a process took")
     return found
-
-
-def _start_afresh() -> None:
-    """Give back what building left, and set the mark to what is resident now, where the system lets us (Linux)."""
-    gc.collect()
-    give_back_freed_memory()
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
 
 
 if __name__ == "__main__":

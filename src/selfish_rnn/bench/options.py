@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -109,37 +109,26 @@ def read(given: Mapping[str, Any]) -> BenchOptions:
 
 def parse(context: typer.Context) -> BenchOptions:
     """The options in the words that a command was called with; ``--help`` prints them all and leaves."""
-    found = list[BenchOptions]()
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command(help=context.command.help)(_with_flags(lambda **given: found.append(read(given))))
-    app(context.args, prog_name=context.command_path, standalone_mode=False)
-    if not found:
-        raise typer.Exit
-    return found[0]
 
-
-def _with_flags(function: Callable[..., None]) -> Callable[..., None]:
-    """A function in whose signature typer finds every field of the options; it gets those that have a value."""
-
-    def command(**words: Any) -> None:
-        function(**{name: word for name, word in words.items() if word is not None})
+    def command(**words: Any) -> BenchOptions:
+        return read({name: word for name, word in words.items() if word is not None})
 
     parameters = []
     for name, field in BenchOptions.model_fields.items():
         kind: Any = bool if field.annotation is bool else str | None
-        default = field.default if kind is bool else None if field.is_required() else _text(field.default)
         metavar = None if kind is bool else _metavar(field.annotation)
+        default = None if field.is_required() else field.default
+        if isinstance(default, tuple):
+            default = ",".join(map(str, default))
         option = typer.Option(default, flag(name), help=field.description, metavar=metavar)
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind))
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return command
-
-
-def _text(default: Any) -> str | None:
-    """A default as it would be typed."""
-    if isinstance(default, tuple):
-        return ",".join(map(str, default))
-    return None if default is None else str(default)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command(help=context.command.help)(command)
+    options = app(context.args, prog_name=context.command_path, standalone_mode=False)
+    if not isinstance(options, BenchOptions):  # but the exit code of --help
+        raise typer.Exit
+    return options
 
 
 def _metavar(annotation: Any) -> str:

@@ -36,11 +36,6 @@ def sparse_matrix(rows: int, columns: int, sparsity: float, generator: torch.Gen
     return matrix.view(rows, columns)
 
 
-def products_of(engine: str, matrix: Tensor, x: Tensor, gradient: Tensor) -> Products:
-    """The products of an engine with ``matrix``, for inputs ``x`` (n x columns) and output gradients (n x rows)."""
-    return _MAKERS[engine](matrix, x, gradient)
-
-
 def _dense(matrix: Tensor, x: Tensor, gradient: Tensor) -> Products:
     return {
         "forward": lambda: functional.linear(x, matrix),
@@ -69,20 +64,16 @@ def _csr(matrix: Tensor, x: Tensor, gradient: Tensor) -> Products:
     """With activations already laid out as these products want them, features first."""
     csr, transposed = to_csr(matrix), to_csr(matrix.t())
     inputs, gradients = x.t().contiguous(), gradient.t().contiguous()
-
-    def input_gradient() -> Tensor:
-        return torch.mm(transposed, gradients)
-
-    def weight_gradient() -> Any:
-        return torch.sparse.sampled_addmm(csr, gradients, x, beta=0.0)
-
-    found: Products = {"forward": lambda: torch.mm(csr, inputs), "input gradient": input_gradient}
+    found: Products = {
+        "forward": lambda: torch.mm(csr, inputs),
+        "input gradient": lambda: torch.mm(transposed, gradients),
+        "weight gradient": lambda: torch.sparse.sampled_addmm(csr, gradients, x, beta=0.0),
+        "both gradients": lambda: (found["input gradient"](), found["weight gradient"]()),
+    }
     try:
-        weight_gradient()
+        found["weight gradient"]()
     except (AttributeError, RuntimeError):  # not in every build of torch for a CPU
-        return found
-    found["weight gradient"] = weight_gradient
-    found["both gradients"] = lambda: (input_gradient(), weight_gradient())
+        del found["weight gradient"], found["both gradients"]
     return found
 
 
@@ -96,25 +87,15 @@ def sparseprop() -> Any | None:
 
 def _sparseprop(matrix: Tensor, x: Tensor, gradient: Tensor) -> Products:
     """It has one call for both gradients."""
-    modules = sparseprop()
-    assert modules is not None
+    modules: Any = sparseprop()
     layer = modules.SparseLinear(matrix)
     entering = x.clone().requires_grad_()
     output, values = layer(entering), layer.weight
-
-    def forward() -> Any:
-        with torch.no_grad():
-            return layer(x)
-
     return {
-        "forward": forward,
+        "forward": torch.no_grad()(lambda: layer(x)),
         "both gradients": lambda: torch.autograd.grad(output, (entering, values), gradient, retain_graph=True),
     }
 
 
-_MAKERS: dict[str, Callable[[Tensor, Tensor, Tensor], Products]] = {
-    "dense": _dense,
-    "packed": _packed,
-    "csr": _csr,
-    "sparseprop": _sparseprop,
-}
+PRODUCTS_OF = {"dense": _dense, "packed": _packed, "csr": _csr, "sparseprop": _sparseprop}
+"""What makes the products of an engine with a matrix, for inputs (n x columns) and output gradients (n x rows)."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 
-from selfish_rnn.bench.measurements import Group, Row, grouped
+from selfish_rnn.analysis.style import GREY, new_figure, styled
+from selfish_rnn.bench.measurements import Row, grouped
 from selfish_rnn.bench.options import ENGINES, BenchOptions
 from selfish_rnn.files import replacing, write_atomically
 
@@ -32,43 +33,50 @@ DRAWN = {"step": "training step", "inference": "batch-1 inference", "memory": "p
 
 COLOURS = {"dense": "#555555", "no-onednn": "#5a8f29", "masked": "#d98e04", "packed": "#1b6ca8", "csr": "#a83279"}
 MARKERS = {"dense": "o", "no-onednn": "D", "masked": "s", "packed": "o", "csr": "^"}
+PANEL = 3.1
+"""Inches."""
 
 
-def label(engine: str, group: Group) -> str:
+def label(engine: str, row: Row) -> str:
     """What an engine is called in a table or a figure."""
-    if engine == group.baseline:
+    if engine == row["baseline"]:
         return f"{LABELS[engine]} (baseline)"
-    return LABELS[engine] + (" (products only)" if (engine, group.kind) == ("csr", "inference") else "")
+    return LABELS[engine] + (" (products only)" if (engine, row["kind"]) == ("csr", "inference") else "")
 
 
-def line(row: Row, group: Group) -> str:
+def line(row: Row) -> str:
     """A row in one line, the baseline first."""
-    engines = sorted(row.engines, key=lambda engine: engine != group.baseline)
-    cells = ", ".join(f"{label(engine, group)} {_cell(row, engine, group)}" for engine in engines)
-    ideal = "" if row.kind == "memory" else f"; ideal {row.ideal:.2f}"
-    return f"{row.title}, {row.network} {row.hidden}, sparsity {row.sparsity:g}: {cells}{ideal}"
+    engines = sorted(row["engines"], key=lambda engine: engine != row["baseline"])
+    cells = ", ".join(f"{label(engine, row)} {_cell(row, engine)}" for engine in engines)
+    ideal = "" if row["kind"] == "memory" else f"; ideal {row['ideal']:.2f}"
+    return f"{row['title']}, {row['network']} {row['hidden']}, sparsity {row['sparsity']:g}: {cells}{ideal}"
 
 
-def _cell(row: Row, engine: str, group: Group) -> str:
+def _cell(row: Row, engine: str) -> str:
     """Memory, the time of the baseline, or the median of the ratios with the lowest and the highest."""
-    found = group.engines_of(row).get(engine)
+    found = row["engines"].get(engine)
     if found is None:
         return "-"
-    if row.kind == "memory":
+    if row["kind"] == "memory":
         return f"{found['training']:.0f} MiB"
-    if engine == group.baseline:
+    if engine == row["baseline"]:
         time = found["median_ms"]
         return f"{time:.0f} ms" if time >= 100 else f"{time:.3g} ms"
     return f"{found['ratio']:.2f} ({found['lowest']:.2f} to {found['highest']:.2f})"
 
 
+def _imports_alone(row: Row) -> float:
+    """The memory, in MiB, of a process that has imported everything and built nothing."""
+    return float(min(found["imports"] for found in row["engines"].values()))
+
+
 def show(console: Console, rows: Sequence[Row], options: BenchOptions) -> None:
     """A table for each group, with a title."""
     for group in grouped(rows):
-        title = f"\n{group.network} {group.hidden}, {_title(group, options)}"
+        title = f"\n{group[0]['network']} {group[0]['hidden']}, {_title(group[0], options)}"
         console.print(title, style="bold", markup=False, soft_wrap=True)
         console.print(_table(group))
-    if any(row.kind != "memory" for row in rows):
+    if any(row["kind"] != "memory" for row in rows):
         console.print(
             "\nRatios are medians over the rounds of the baseline's time / own time in the same round, with the lowest "
             "and the highest; the baseline is the fastest dense torch that was measured; 1/(1-S) is what ratios would "
@@ -77,44 +85,41 @@ def show(console: Console, rows: Sequence[Row], options: BenchOptions) -> None:
         )
 
 
-def _title(group: Group, options: BenchOptions) -> str:
-    if group.baseline is None:
+def _title(row: Row, options: BenchOptions) -> str:
+    if row["kind"] == "memory":
         return f"peak memory of training, each engine in a process of its own ({options.optimizer})"
     titles = {
         "step": f"training step (batch {options.batch}, window {options.window}, "
         f"vocabulary {options.vocabulary:,}, {options.optimizer})",
         "inference": "batch-1 inference",
-        "operators": f"one matrix of {4 * group.hidden} x {group.hidden}",
+        "operators": f"one matrix of {4 * row['hidden']} x {row['hidden']}",
     }
-    return f"{titles[group.kind]}: time of {LABELS[group.baseline]}, and how many times as fast the others are"
+    return f"{titles[row['kind']]}: time of {LABELS[row['baseline']]}, and how many times as fast the others are"
 
 
-def _table(group: Group) -> Table:
-    engines = [engine for engine in ENGINES if any(engine in row.engines for row in group.rows)]
-    engines.sort(key=lambda engine: engine != group.baseline)
-    headings = ["sparsity", "1/(1-S)", *(label(engine, group) for engine in engines)]
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    if group.kind == "operators":
-        table.add_column("product")
-    if group.kind == "memory":
-        headings.append("imports alone")
-    for heading in headings:
-        table.add_column(heading, justify="right")
+def _table(group: Sequence[Row]) -> Table:
+    engines = [engine for engine in ENGINES if any(engine in row["engines"] for row in group)]
+    engines.sort(key=lambda engine: engine != group[0]["baseline"])
     # Products are compared over sparsities, so those of one name stand together.
-    titles = list(dict.fromkeys(row.title for row in group.rows))
-    for row in sorted(group.rows, key=lambda row: titles.index(row.title)):
-        cells = [f"{row.sparsity:g}", f"{row.ideal:.2f}", *(_cell(row, engine, group) for engine in engines)]
-        if group.kind == "operators":
-            cells.insert(0, row.title)
-        if group.kind == "memory":
-            cells.append(f"{row.imports_alone:.0f} MiB")
-        table.add_row(*cells)
+    titles = list(dict.fromkeys(row["title"] for row in group))
+    lines = list[dict[str, str]]()
+    for row in sorted(group, key=lambda row: titles.index(row["title"])):
+        cells = {"product": row["title"]} if row["kind"] == "operators" else {}
+        cells |= {"sparsity": f"{row['sparsity']:g}", "1/(1-S)": f"{row['ideal']:.2f}"}
+        cells |= {label(engine, row): _cell(row, engine) for engine in engines}
+        if row["kind"] == "memory":
+            cells["imports alone"] = f"{_imports_alone(row):.0f} MiB"
+        lines.append(cells)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in lines[0]:
+        table.add_column(heading, justify="left" if heading == "product" else "right")
+    for cells in lines:
+        table.add_row(*cells.values())
     return table
 
 
-def write(path: Path, rows: Sequence[Row], **about: Any) -> None:
-    """Make ``path`` a ``bench.json`` with these rows; whatever happens, the old content or the new is there."""
-    content = {**about, "rows": [group.as_json(row) for group in grouped(rows) for row in group.rows]}
+def write(path: Path, content: Mapping[str, Any]) -> None:
+    """Make ``path`` a ``bench.json``; whatever happens, the old content or the new is there."""
     write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
 
 
@@ -137,103 +142,88 @@ def draw(path: Path) -> Path:
     figure = figure_of(json.loads(path.read_text(encoding="utf-8")))
     picture = path.with_suffix(".png")
     with replacing(picture) as temporary:
-        figure.savefig(temporary, dpi=200)
+        figure.savefig(temporary, dpi=250)
     return picture
 
 
+@styled
 def figure_of(saved: Mapping[str, Any]) -> Figure:
     """The content of a ``bench.json`` as a panel for each kind of measurement, in a line for each size."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    groups = [group for group in grouped(map(Row.from_json, saved["rows"])) if group.kind in DRAWN]
-    kinds = [kind for kind in DRAWN if any(group.kind == kind for group in groups)]
-    sizes = list(dict.fromkeys((group.network, group.hidden) for group in groups))
-    # Three panels are about as wide as a page, so that type keeps its size.
-    size = (max(3.4 * len(kinds), 4.4), 3.5 * len(sizes) + 0.3)
-    figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.12))
-    FigureCanvasAgg(figure)
+    groups = [group for group in grouped(saved["rows"]) if group[0]["kind"] in DRAWN]
+    kinds = [kind for kind in DRAWN if any(group[0]["kind"] == kind for group in groups)]
+    sizes = list(dict.fromkeys((group[0]["network"], group[0]["hidden"]) for group in groups))
+    figure = new_figure(max(PANEL * len(kinds), 3.6), PANEL * len(sizes) + 0.3)
+    figure.set_layout_engine("constrained", w_pad=0.12)
     panels = figure.subplots(len(sizes), len(kinds), squeeze=False)
     for group in groups:
-        axes = panels[sizes.index((group.network, group.hidden))][kinds.index(group.kind)]
-        axes.set_title(f"{group.network} {group.hidden}: {DRAWN[group.kind]}", fontsize=10)
-        rows = sorted(group.rows, key=lambda row: row.sparsity)
+        kind, network, hidden = (group[0][name] for name in ("kind", "network", "hidden"))
+        axes = panels[sizes.index((network, hidden))][kinds.index(kind)]
+        axes.set_title(f"{network} {hidden}: {DRAWN[kind]}")
+        rows = sorted(group, key=lambda row: row["sparsity"])
         _sparsity_axis(axes, rows)
-        (_memory if group.kind == "memory" else _speed)(axes, rows, group)
+        (_memory if kind == "memory" else _speed)(axes, rows)
     found = saved["machine"]
     about = f"{found['processor']}, threads: {found['threads']}, kernels for {found['kernels'] or 'none'}"
-    figure.supxlabel(f"{about}, torch {found['torch']}", fontsize=8, color="#666666")
+    figure.supxlabel(f"{about}, torch {found['torch']}", fontsize=7, color=GREY)
     return figure
 
 
-def _speed(axes: Any, rows: list[Row], group: Group) -> None:
+def _lines(rows: Sequence[Row]) -> Iterator[tuple[str, list[float], list[dict[str, Any]], dict[str, Any]]]:
+    """Each engine that was measured, with where its points are, what was found there, and the look of its line."""
+    for engine in ENGINES:
+        own = [row for row in rows if engine in row["engines"]]
+        if own:
+            look = {"color": COLOURS[engine], "marker": MARKERS[engine], "label": label(engine, own[0])}
+            yield engine, [row["ideal"] for row in own], [row["engines"][engine] for row in own], look
+
+
+def _speed(axes: Any, rows: Sequence[Row]) -> None:
     """Both axes are logarithmic, so that the ideal is a straight line."""
     from matplotlib.patheffects import withStroke
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, NullFormatter
 
-    ideals = [row.ideal for row in rows]
-    axes.plot(ideals, ideals, linestyle=(0, (4, 3)), color="#999999", marker="_", label="ideal: 1/(1-S)", zorder=1)
-    baseline = str(group.baseline)
-    axes.axhline(1, color=COLOURS[baseline], linewidth=1, label=label(baseline, group), zorder=1)
+    ideals = [row["ideal"] for row in rows]
+    axes.plot(ideals, ideals, linestyle=(0, (4, 3)), color=GREY, marker="_", label="ideal: 1/(1-S)", zorder=1)
+    outline = [withStroke(linewidth=3, foreground="white")]  # readable where lines cross it
     bounds = [0.9, 2.5, *ideals]
-    for engine in ENGINES:
-        own = [(row.ideal, group.engines_of(row)[engine]) for row in rows if engine in row.engines]
-        if not own or engine == group.baseline:
+    for engine, places, found, look in _lines(rows):
+        if engine == rows[0]["baseline"]:
+            axes.axhline(1, color=look["color"], linewidth=1, label=look["label"], zorder=1)
             continue
-        places, found = zip(*own, strict=True)
         ratios, lowest, highest = ([each[name] for each in found] for name in ("ratio", "lowest", "highest"))
         bounds += lowest + highest
-        axes.plot(places, ratios, zorder=3, **_style(engine, group))
-        axes.vlines(places, lowest, highest, color=COLOURS[engine], linewidth=1.2, zorder=2)
-        for place, ratio in zip(places, ratios, strict=True) if engine == "packed" else ():
-            axes.annotate(
-                f"{ratio:.1f}",
-                (place, ratio),
-                textcoords="offset points",
-                xytext=(5, -11),
-                fontsize=8,
-                color=COLOURS[engine],
-                path_effects=[withStroke(linewidth=3, foreground="white")],  # readable where lines cross it
-                zorder=4,
-            )
+        axes.plot(places, ratios, zorder=3, **look)
+        axes.vlines(places, lowest, highest, color=look["color"], linewidth=1.2, zorder=2)
+        for point in zip(places, ratios, strict=True) if engine == "packed" else ():
+            text = {"color": look["color"], "path_effects": outline, "zorder": 4, "fontsize": 7}
+            axes.annotate(f"{point[1]:.1f}", point, (5, -10), textcoords="offset points", **text)
     axes.set_yscale("log")
     # Above everything that is drawn there is room for the legend.
     axes.set_ylim(min(bounds) / 1.15, max(bounds) * (max(bounds) / min(bounds)) ** 0.45)
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_ylabel("times as fast as the baseline", fontsize=9)
-    axes.legend(frameon=False, fontsize=8, loc="upper left")
+    axes.set_ylabel("times as fast as the baseline")
+    axes.legend(loc="upper left")
 
 
-def _style(engine: str, group: Group) -> dict[str, Any]:
-    own = {"color": COLOURS[engine], "marker": MARKERS[engine], "label": label(engine, group)}
-    return {**own, "markersize": 4, "linewidth": 1.6}
+def _memory(axes: Any, rows: Sequence[Row]) -> None:
+    highest = 0.0
+    for _, places, found, look in _lines(rows):
+        peaks = [each["training"] for each in found]
+        highest = max(highest, *peaks)
+        axes.plot(places, peaks, **look)
+    ideals, imports = zip(*((row["ideal"], _imports_alone(row)) for row in rows), strict=True)
+    axes.plot(ideals, imports, linestyle=":", color=GREY, marker=".", label="imports alone")
+    axes.set_ylim(0, 1.15 * highest)
+    axes.set_ylabel("MiB")
+    axes.legend(loc="lower left")
 
 
-def _memory(axes: Any, rows: list[Row], group: Group) -> None:
-    for engine in ENGINES:
-        own = [(row.ideal, row.engines[engine]["training"]) for row in rows if engine in row.engines]
-        if own:
-            axes.plot(*zip(*own, strict=True), **_style(engine, group))
-    imports = [row.imports_alone for row in rows]
-    axes.plot([row.ideal for row in rows], imports, linestyle=":", color="#999999", marker=".", label="imports alone")
-    axes.set_ylim(0, 1.15 * max(found["training"] for row in rows for found in row.engines.values()))
-    axes.set_ylabel("MiB", fontsize=9)
-    axes.legend(frameon=False, fontsize=8, loc="lower left")
-
-
-def _sparsity_axis(axes: Any, rows: list[Row]) -> None:
+def _sparsity_axis(axes: Any, rows: Sequence[Row]) -> None:
     """Spaced like the logarithm of 1/(1-S), labelled with S, with room for a number right of the last point."""
-    from matplotlib.ticker import NullLocator
-
     axes.set_xscale("log")
-    axes.set_xlim(rows[0].ideal / 1.2, rows[-1].ideal * (1.25 if len(rows) == 1 else 1.55))
-    axes.set_xticks([row.ideal for row in rows], [f"{row.sparsity:g}" for row in rows])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.tick_params(labelsize=8)
-    axes.set_xlabel("sparsity", fontsize=9)
-    axes.grid(alpha=0.25)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.set_xlim(rows[0]["ideal"] / 1.2, rows[-1]["ideal"] * (1.25 if len(rows) == 1 else 1.55))
+    axes.set_xticks([row["ideal"] for row in rows], [f"{row['sparsity']:g}" for row in rows])
+    axes.minorticks_off()
+    axes.set_xlabel("sparsity")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,115 +31,93 @@ SEED = 1
 
 @dataclass(frozen=True)
 class Workload:
-    """A language model without dropout, and the windows it is trained on."""
+    """A language model without dropout at one size and sparsity, and what is done with it."""
 
-    network: str
+    options: BenchOptions
     hidden: int
-    vocabulary: int
-    batch: int
-    window: int
-    optimizer: str = "sgd"
-
-    @classmethod
-    def of(cls, options: BenchOptions, hidden: int) -> Workload:
-        """What the options say, at one of their sizes."""
-        return cls(hidden=hidden, **options.model_dump(include={field.name for field in fields(cls)} - {"hidden"}))
+    sparsity: float
 
     def dense_model(self) -> LanguageModel:
         """All weights, always the same ones."""
         torch.manual_seed(SEED)
-        if self.network == "lstm":
-            return StackedRNN(self.vocabulary, embedding=self.hidden, hidden=self.hidden, dropout=0.0)
-        if self.network == "rhn":
-            return RecurrentHighwayNetwork(self.vocabulary, hidden=self.hidden, **NO_DROPOUT)
-        embedding = min(400, self.hidden)
-        return OrderedNeuronsLSTM(
-            self.vocabulary, embedding=embedding, hidden=self.hidden, weight_drop=0.0, **NO_DROPOUT
-        )
+        words, hidden = self.options.vocabulary, self.hidden
+        if self.options.network == "lstm":
+            return StackedRNN(words, embedding=hidden, hidden=hidden, dropout=0.0)
+        if self.options.network == "rhn":
+            return RecurrentHighwayNetwork(words, hidden=hidden, **NO_DROPOUT)
+        return OrderedNeuronsLSTM(words, embedding=min(400, hidden), hidden=hidden, weight_drop=0.0, **NO_DROPOUT)
 
-    def model(self, engine: str, sparsity: float) -> LanguageModel:
+    def model(self, engine: str) -> LanguageModel:
         """The same function in every engine: also the dense network starts with zeros outside the topology."""
         model = self.dense_model()
-        sparsifier = Sparsifier(model, sparsity=sparsity, method="static", seed=SEED)
+        sparsifier = Sparsifier(model, sparsity=self.sparsity, method="static", seed=SEED)
         if engine == "packed":
             pack(model)
-        elif engine == "dense":
+        elif engine != "masked":
             sparsifier.detach()
         return model
 
-    def steps(self, engines: tuple[str, ...], sparsity: float) -> dict[str, TrainingStep]:
-        """A training step of each engine."""
-        return {engine: TrainingStep(self.model(engine, sparsity), self) for engine in engines}
+    def training_step(self, model: LanguageModel) -> Callable[[], float]:
+        """Forward, loss, backward, clipping and the optimizer's step on one window; gives the loss.
 
-    def next_tokens(self, engines: tuple[str, ...], sparsity: float) -> dict[str, Callable[[], Any]]:
-        """Batch-1 inference of each engine."""
-        found = dict[str, Callable[[], Any]]()
-        for engine in engines:
-            model = self.model("packed" if engine == "packed" else "dense", sparsity)
-            onednn = engine != "no-onednn"
-            found[engine] = ProductChain(model) if engine == "csr" else NextToken(model, self.vocabulary, onednn)
-        return found
+        The state is carried from call to call.
+        """
+        optimizer = OPTIMIZERS[self.options.optimizer](model.train().parameters(), lr=LEARNING_RATE)
+        batch = self.options.batch
+        tokens, targets = self._tokens(2, self.options.window, batch)
+        state = model.initial_state(batch)
 
+        def step() -> float:
+            nonlocal state
+            optimizer.zero_grad(set_to_none=True)
+            encoded = model.encode(tokens, state)
+            loss = model.loss(encoded.output, targets)
+            loss.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+            optimizer.step()
+            state = detach(encoded.state)
+            return loss.item()
 
-class TrainingStep:
-    """Forward, loss, backward, clipping and the optimizer's step on one window; the state is carried on."""
+        return step
 
-    def __init__(self, model: LanguageModel, workload: Workload) -> None:
-        self.model = model.train()
-        self.optimizer = OPTIMIZERS[workload.optimizer](model.parameters(), lr=LEARNING_RATE)
-        generator = torch.Generator().manual_seed(SEED)
-        shape = (2, workload.window, workload.batch)
-        self.tokens, self.targets = torch.randint(workload.vocabulary, shape, generator=generator)
-        self.state = model.initial_state(workload.batch)
-        self.first_loss: float | None = None
+    def next_token(self, engine: str) -> Callable[[], Any]:
+        """One token of one text, with the state of those before it: the scores of the next.
 
-    def __call__(self) -> None:
-        self.optimizer.zero_grad(set_to_none=True)
-        encoded = self.model.encode(self.tokens, self.state)
-        loss = self.model.loss(encoded.output, self.targets)
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
-        self.optimizer.step()
-        self.state = detach(encoded.state)
-        if self.first_loss is None:
-            self.first_loss = loss.item()
+        Torch runs an LSTM with oneDNN of its own accord. For a single token that can be several times slower than
+        without. For ``csr`` it is only the products on the token's way, without gates and lookup.
+        """
+        model = self.model(engine).eval()
+        if engine == "csr":
+            return _csr_products(model)
+        tokens, state = itertools.cycle(self._tokens(64, 1, 1)), model.initial_state(1)
 
+        @torch.inference_mode()
+        def scores() -> Tensor:
+            nonlocal state
+            before = torch.backends.mkldnn.enabled
+            torch.backends.mkldnn.enabled = engine != "no-onednn"  # type: ignore[assignment]
+            try:
+                encoded = model.encode(next(tokens), state)
+                state = encoded.state
+                return model.logits(encoded.output)
+            finally:
+                torch.backends.mkldnn.enabled = before
 
-class NextToken:
-    """One token of one text, with the state of those before it: the scores of the next.
+        return scores
 
-    Torch runs an LSTM with oneDNN of its own accord. For a single token that can be several times slower than without.
-    """
-
-    def __init__(self, model: LanguageModel, vocabulary: int, onednn: bool = True) -> None:
-        self.model = model.eval()
-        self.state = model.initial_state(1)
-        self.onednn = onednn
-        generator = torch.Generator().manual_seed(SEED)
-        self._tokens = itertools.cycle(torch.randint(vocabulary, (64, 1, 1), generator=generator))
-
-    def __call__(self) -> Tensor:
-        before = torch.backends.mkldnn.enabled
-        torch.backends.mkldnn.enabled = self.onednn  # type: ignore[assignment]
-        try:
-            with torch.inference_mode():
-                encoded = self.model.encode(next(self._tokens), self.state)
-                self.state = encoded.state
-                return self.model.logits(encoded.output)
-        finally:
-            torch.backends.mkldnn.enabled = before
+    def _tokens(self, *shape: int) -> Tensor:
+        return torch.randint(self.options.vocabulary, shape, generator=torch.Generator().manual_seed(SEED))
 
 
-class ProductChain:
-    """Only the products of a token's way through a network, with torch's CSR matrices; no gates, no lookup."""
+def _csr_products(model: LanguageModel) -> Callable[[], None]:
+    embedding, decoder = (model.get_submodule(name) for name in ("embedding", "decoder"))
+    looked_up = None if decoder.weight is embedding.weight else embedding.weight
+    matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2 and parameter is not looked_up]
+    pairs = [(to_csr(matrix.detach()), torch.randn(matrix.shape[1], 1)) for matrix in matrices]
 
-    def __init__(self, model: LanguageModel) -> None:
-        embedding, decoder = (model.get_submodule(name) for name in ("embedding", "decoder"))
-        looked_up = None if decoder.weight is embedding.weight else embedding.weight
-        matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2 and parameter is not looked_up]
-        self._pairs = [(to_csr(matrix.detach()), torch.randn(matrix.shape[1], 1)) for matrix in matrices]
+    @torch.inference_mode()
+    def products() -> None:
+        for matrix, x in pairs:
+            torch.mm(matrix, x)
 
-    def __call__(self) -> None:
-        with torch.inference_mode():
-            for matrix, x in self._pairs:
-                torch.mm(matrix, x)
+    return products

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -22,13 +20,7 @@ from selfish_rnn.errors import UserError
 if TYPE_CHECKING:
     from selfish_rnn.runs.run import Run
 
-app = typer.Typer(
-    help="Train recurrent networks that are sparse from the first step to the last.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 # A folder may be called :key:, and a log has no edge at which tables would have to be folded.
 console = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 200)
 
@@ -77,8 +69,7 @@ def train(
 
     preset, assignments = _preset_and_assignments(words)
     settings, _ = read_preset(preset)
-    name = preset
-    source = f"preset {preset}"
+    name, source = preset, f"preset {preset}"
     if config is not None:
         settings = with_settings(settings, read_config(config))
         # The configuration of a run is named after the run.
@@ -88,9 +79,7 @@ def train(
     if assignments:
         settings = with_assignments(settings, assignments)
         source = "settings"
-    experiment = build_experiment(settings, source)
-    path = run or RunFolder.free_name(Path("runs"), name)
-    _train(Run.start(experiment, path))
+    _train(Run.start(build_experiment(settings, source), run or RunFolder.free_name(Path("runs"), name)))
 
 
 @app.command()
@@ -144,8 +133,7 @@ def generate(
     else:
         opened = Run.open(source, device)
         model, words = opened.model(), opened.vocabulary
-    text = continue_text(model, words, prompt, tokens=tokens, temperature=temperature, seed=seed)
-    _say(text)
+    _say(continue_text(model, words, prompt, tokens=tokens, temperature=temperature, seed=seed))
 
 
 @app.command()
@@ -249,23 +237,13 @@ def _say(text: str) -> None:
     console.print(text, markup=False, soft_wrap=True)
 
 
-@contextlib.contextmanager
-def _clear_errors() -> Iterator[None]:
-    try:
-        yield
-    except UserError as error:
-        _fail(str(error))
-    except KeyboardInterrupt:
-        _fail("interrupted", code=130)
-
-
-def _fail(message: str, code: int = 2) -> NoReturn:
-    Console(stderr=True, highlight=False, emoji=False).print(f"error: {message}", markup=False, soft_wrap=True)
-    raise SystemExit(code)
-
-
 def main() -> None:
     """Run the command line; what the user can put right is one line and exit code 2."""
-    with _clear_errors():
-        app(prog_name="selfish-rnn")
-    sys.exit(0)
+    try:
+        app(prog_name="selfish-rnn")  # which leaves by itself
+    except UserError as error:
+        message, code = str(error), 2
+    except KeyboardInterrupt:
+        message, code = "interrupted", 130
+    Console(stderr=True, highlight=False, emoji=False).print(f"error: {message}", markup=False, soft_wrap=True)
+    raise SystemExit(code)

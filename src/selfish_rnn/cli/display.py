@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from selfish_rnn.experiment.configured_methods import ConfiguredMethod
@@ -111,7 +111,7 @@ class LiveProgress(PlainLog):
             TextColumn("{task.fields[text]}"),
             console=console, transient=True, refresh_per_second=4,
         )  # fmt: skip
-        self._task: TaskID | None = None
+        self._task = self._progress.add_task("", visible=False, text="")
 
     def __enter__(self) -> LiveProgress:
         self._progress.start()
@@ -122,10 +122,8 @@ class LiveProgress(PlainLog):
 
     def on_step(self, report: StepReport) -> None:
         text = step_text(report, narrow=self.console.width < NARROW)
-        if self._task is None:
-            self._task = self._progress.add_task("", total=report.rows, text=text)
-        description = f"epoch {report.epoch}/{report.epochs}"
-        self._progress.update(self._task, completed=report.row, total=report.rows, description=description, text=text)
+        self._progress.update(self._task, completed=report.row, total=report.rows)
+        self._progress.update(self._task, description=f"epoch {report.epoch}/{report.epochs}", text=text, visible=True)
 
 
 def show_start(console: Console, trainer: Trainer, folder: Path) -> None:
@@ -164,23 +162,16 @@ def show_outcome(console: Console, summary: Mapping[str, Any], folder: Path) -> 
     table.add_column()
     table.add_column(justify="right")
     table.add_column(style="dim")
-    unigram = summary["unigram_perplexity"]
-    test = summary["test_perplexity"]
+    unigram, test = summary["unigram_perplexity"], summary["test_perplexity"]
     ratio = f"{test / unigram:.2f} times the unigram perplexity" if test < 1e6 else ""
     table.add_row("test perplexity", f"[bold]{perplexity_text(test)}[/]", ratio)
     valid = perplexity_text(summary["valid_perplexity"])
     table.add_row("valid perplexity", valid, f"best at epoch {summary['best_epoch']}")
     table.add_row("unigram perplexity", f"{unigram:.2f}", "of the test text, from word counts alone")
-    table.add_row(
-        "weights",
-        f"{summary['active_weights']:,}",
-        f"of {summary['total_weights']:,} (sparsity {100 * summary['sparsity']:.1f} %)",
-    )
-    table.add_row(
-        "parameters",
-        f"{summary['active_parameters']:,}",
-        f"of {summary['total_parameters']:,}, with what is never made sparse (biases)",
-    )
+    of_weights = f"of {summary['total_weights']:,} (sparsity {100 * summary['sparsity']:.1f} %)"
+    table.add_row("weights", f"{summary['active_weights']:,}", of_weights)
+    of_parameters = f"of {summary['total_parameters']:,}, with what is never made sparse (biases)"
+    table.add_row("parameters", f"{summary['active_parameters']:,}", of_parameters)
     table.add_row("time", duration(summary["seconds"]), f"{summary['steps']:,} steps")
     if summary["peak_memory_mib"] is not None:
         table.add_row("peak memory", f"{summary['peak_memory_mib']:,.0f} MiB", "of the process, torch included")

@@ -37,6 +37,8 @@ class LanguageModel(nn.Module, abc.ABC):
     its ``decoder`` overrides :meth:`logits` and :meth:`loss`.
     """
 
+    embedding: nn.Embedding
+
     decoder: nn.Linear
     """The output layer; :func:`~selfish_rnn.engine.pack` puts a packed one in its place."""
 
@@ -79,6 +81,13 @@ class LanguageModel(nn.Module, abc.ABC):
             f"{type(self).__name__} does not describe its units, which intrinsic sparse structures (iss) need; "
             "the models that do are stacked-lstm, stacked-gru, stacked-rnn and rhn"
         )
+
+    def _reset_embedding_and_decoder(self) -> None:
+        """Embedding and output matrix, which may be one, U(±0.1), output bias 0."""
+        for parameter in nn.ModuleList([self.embedding, self.decoder]).parameters():
+            if parameter is not self.decoder.bias:
+                nn.init.uniform_(parameter, -0.1, 0.1)
+        nn.init.zeros_(self.decoder.bias)
 
     def forward(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Scores of the next word at every position, and the state after the window."""

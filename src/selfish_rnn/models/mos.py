@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import math
+from collections.abc import Sequence
 from typing import ClassVar, cast
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from selfish_rnn.models.base import Dropouts, Encoded, LanguageModel, State, check_probabilities, check_sizes
 from selfish_rnn.models.cells.mixture import MixtureDecoder
 from selfish_rnn.models.cells.weight_drop import WeightDropLSTM
+from selfish_rnn.models.initialisation import reset_uniform
 from selfish_rnn.models.regularisers import embed, locked_dropout
 
 
@@ -62,9 +63,8 @@ class MixtureOfSoftmaxesLSTM(LanguageModel):
         self.dropout_latent = dropout_latent
         widths = [embedding, *[hidden] * (layers - 1), hidden_last]
         self.embedding = nn.Embedding(vocabulary, embedding)
-        self.rnns = nn.ModuleList(
-            WeightDropLSTM(inputs, outputs, weight_drop) for inputs, outputs in itertools.pairwise(widths)
-        )
+        rnns = (WeightDropLSTM(*pair, weight_drop) for pair in itertools.pairwise(widths))
+        self.rnns = cast(Sequence[WeightDropLSTM], nn.ModuleList(rnns))
         self.prior = nn.Linear(hidden_last, experts, bias=False)
         self.latent = nn.Linear(hidden_last, experts * embedding)
         self.decoder = MixtureDecoder(embedding, vocabulary)
@@ -73,23 +73,20 @@ class MixtureOfSoftmaxesLSTM(LanguageModel):
 
     def reset_parameters(self) -> None:
         """Embedding U(±0.1), output bias 0, everything else U(±1/√n), n being the width of its layer's state."""
-        for parameter in self.embedding.parameters():
-            nn.init.uniform_(parameter, -0.1, 0.1)
-        nn.init.zeros_(self.decoder.bias)
-        widths = [rnn.hidden_size for rnn in self._rnns()]
-        for module, width in zip((*self.rnns, self.prior, self.latent), (*widths, *widths[-1:] * 2), strict=True):
-            for parameter in module.parameters():
-                nn.init.uniform_(parameter, -1 / math.sqrt(width), 1 / math.sqrt(width))
+        self._reset_embedding_and_decoder()
+        for rnn in self.rnns:
+            reset_uniform(rnn, rnn.hidden_size)
+        for module in (self.prior, self.latent):
+            reset_uniform(module, self.rnns[-1].hidden_size)
 
     def initial_state(self, batch_size: int) -> State:
         """Zeros: h and c of the first layer, h and c of the second, …; each 1 x batch x width of the layer."""
-        widths = [rnn.hidden_size for rnn in self._rnns()]
-        return tuple(self.decoder.bias.new_zeros(1, batch_size, width) for width in widths for _ in "hc")
+        return tuple(self.decoder.bias.new_zeros(1, batch_size, rnn.hidden_size) for rnn in self.rnns for _ in "hc")
 
     def encode(self, tokens: Tensor, state: State) -> Encoded:
         raw = embed(self.embedding, tokens, self.dropouts.word, self.training)
         probability, after = self.dropouts.input, list[Tensor]()
-        for rnn, hidden, cell in zip(self._rnns(), state[::2], state[1::2], strict=True):
+        for rnn, hidden, cell in zip(self.rnns, state[::2], state[1::2], strict=True):
             raw, carried = rnn(locked_dropout(raw, probability, self.training), (hidden, cell))
             after.extend(carried)
             probability = self.dropouts.hidden
@@ -107,6 +104,3 @@ class MixtureOfSoftmaxesLSTM(LanguageModel):
         """π (… x experts) and e (… x experts x features), which the decoder mixes."""
         latent = locked_dropout(torch.tanh(self.latent(output)), self.dropout_latent, self.training)
         return self.prior(output).softmax(-1), torch.unflatten(latent, -1, (self.experts, -1))
-
-    def _rnns(self) -> list[WeightDropLSTM]:
-        return [cast(WeightDropLSTM, rnn) for rnn in self.rnns]

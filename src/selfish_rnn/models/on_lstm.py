@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import ClassVar, Literal, NamedTuple, cast
 
 import torch
@@ -58,25 +59,21 @@ class OrderedNeuronsLSTM(LanguageModel):
         self.dropouts = Dropouts(dropout_word, dropout_input, dropout_hidden, dropout_output)
         widths = [embedding, *[hidden] * (layers - 1), embedding]
         self.embedding = nn.Embedding(vocabulary, embedding)
-        self.cells = nn.ModuleList(
-            OrderedNeuronsCell(inputs, outputs, chunk, weight_drop) for inputs, outputs in itertools.pairwise(widths)
-        )
+        cells = (OrderedNeuronsCell(*pair, chunk, weight_drop) for pair in itertools.pairwise(widths))
+        self.cells = cast(Sequence[OrderedNeuronsCell], nn.ModuleList(cells))
         self.decoder = nn.Linear(embedding, vocabulary)
         self.decoder.weight = self.embedding.weight
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Embedding U(±0.1), output bias 0, the cells U(±1/√fan-in)."""
-        for parameter in self.embedding.parameters():
-            nn.init.uniform_(parameter, -0.1, 0.1)
-        nn.init.zeros_(self.decoder.bias)
-        for cell in self._cells():
+        self._reset_embedding_and_decoder()
+        for cell in self.cells:
             cell.reset_parameters()
 
     def initial_state(self, batch_size: int) -> State:
         """Zeros: h and c of the first layer, h and c of the second, …; each batch x width of the layer."""
-        widths = [cell.hidden for cell in self._cells()]
-        return tuple(self.decoder.bias.new_zeros(batch_size, width) for width in widths for _ in "hc")
+        return tuple(self.decoder.bias.new_zeros(batch_size, cell.hidden) for cell in self.cells for _ in "hc")
 
     def encode(self, tokens: Tensor, state: State) -> Encoded:
         outputs = self._run(tokens, state)
@@ -92,9 +89,6 @@ class OrderedNeuronsLSTM(LanguageModel):
             torch.stack([output.forget_distance for output in outputs]),
             torch.stack([output.input_distance for output in outputs]),
         )
-
-    def _cells(self) -> list[OrderedNeuronsCell]:
-        return [cast(OrderedNeuronsCell, cell) for cell in self.cells]
 
     def _run(self, tokens: Tensor, state: State) -> list[CellOutput]:
         """Every layer's output, before dropout."""

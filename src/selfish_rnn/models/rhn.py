@@ -48,9 +48,7 @@ class RecurrentHighwayNetwork(LanguageModel):
 
     def reset_parameters(self) -> None:
         """Embedding U(±0.1), output bias 0, the cell U(±1/√hidden) but for a given ``transform_bias``."""
-        for parameter in self.embedding.parameters():
-            nn.init.uniform_(parameter, -0.1, 0.1)
-        nn.init.zeros_(self.decoder.bias)
+        self._reset_embedding_and_decoder()
         self.cell.reset_parameters(self.transform_bias)
 
     def initial_state(self, batch_size: int) -> State:

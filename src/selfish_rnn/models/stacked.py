@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Sequence
 from typing import Literal, cast
 
@@ -12,6 +11,7 @@ from torch.nn import functional
 
 from selfish_rnn.errors import UserError
 from selfish_rnn.models.base import Encoded, LanguageModel, State, check_probabilities, check_sizes
+from selfish_rnn.models.initialisation import reset_uniform
 from selfish_rnn.sparsifier.units import UnitLayer, UnitPart
 
 Cell = Literal["lstm", "gru", "rnn"]
@@ -80,14 +80,9 @@ class StackedRNN(LanguageModel):
 
     def reset_parameters(self) -> None:
         """Embedding and output matrix U(±0.1), output bias 0, recurrent layers U(±1/√hidden)."""
-        nn.init.uniform_(self.embedding.weight, -0.1, 0.1)
-        if not self.tied:
-            nn.init.uniform_(self.decoder.weight, -0.1, 0.1)
-        nn.init.zeros_(self.decoder.bias)
+        self._reset_embedding_and_decoder()
         for rnn in self._rnns():
-            bound = 1 / math.sqrt(rnn.hidden_size)
-            for parameter in rnn.parameters():
-                nn.init.uniform_(parameter, -bound, bound)
+            reset_uniform(rnn, rnn.hidden_size)
 
     def initial_state(self, batch_size: int) -> State:
         """Zeros: (h, c) for the LSTM, (h,) for the others; each layers x batch x hidden.

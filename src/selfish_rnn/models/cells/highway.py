@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, cast
 
 import torch
@@ -12,6 +11,7 @@ from torch.nn import functional
 
 from selfish_rnn.engine import PackedWeight, register_packed
 from selfish_rnn.engine.operators.highway import highway_window
+from selfish_rnn.models.initialisation import reset_uniform
 from selfish_rnn.sparsifier.registry import register_cell
 from selfish_rnn.topology.gates import GateLayout
 
@@ -53,9 +53,7 @@ class HighwayCell(nn.Module):
 
     def reset_parameters(self, transform_bias: float | None = None) -> None:
         """U(±1/√fan-in), as torch's linear layers have; ``transform_bias`` replaces that of the transform gate."""
-        for name, parameter in self.named_parameters():
-            bound = 1 / math.sqrt(self.inputs if name.startswith(("weight_input", "bias_input")) else self.hidden)
-            nn.init.uniform_(parameter, -bound, bound)
+        reset_uniform(self, self.hidden, self.inputs)
         if transform_bias is not None:
             # The first micro-step has two biases; together they are to be the one asked for.
             nn.init.zeros_(self.bias_input[self.hidden :])
@@ -66,9 +64,8 @@ class HighwayCell(nn.Module):
         """The states (time x batch x hidden) after each step over ``inputs`` (time x batch x inputs)."""
         first, *rest = self.recurrent_biases()
         projected = functional.linear(inputs, self.weight_input, self.bias_input + first)
-        states: Tensor = _HighwayRecurrence.apply(  # type: ignore[no-untyped-call]
-            projected, state, mask, *rest, *self.recurrent_weights()
-        )
+        weights = self.recurrent_weights()
+        states: Tensor = _HighwayRecurrence.apply(projected, state, mask, *rest, *weights)  # type: ignore[no-untyped-call]
         return states
 
 
@@ -110,13 +107,8 @@ class _HighwayRecurrence(torch.autograd.Function):
                 argument = state if mask is None else torch.mul(state, mask, out=masked)
                 bias = biases[level - 1] if level else entering
                 torch.addmm(bias, argument, transposed[level], out=gate[level][step])
-                torch.lerp(
-                    state,
-                    nonlinear[level][step].tanh_(),
-                    transform[level][step].sigmoid_(),
-                    out=results[level][step],
-                )
-                state = results[level][step]
+                target, share = nonlinear[level][step].tanh_(), transform[level][step].sigmoid_()
+                state = torch.lerp(state, target, share, out=results[level][step])
         ctx.save_for_backward(initial, mask, gates, between, outputs, *weights)
         return outputs
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import abc
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -57,39 +57,19 @@ def mixture_log_probabilities(prior: Tensor, latent: Tensor, product: Callable[[
 
     The experts are added one by one, so that not all their scores exist together.
     """
-    mixed: Tensor | None = None
-    for share, features in zip(prior.unbind(-1), latent.unbind(-2), strict=True):
-        chances = product(features).softmax(-1) * share.unsqueeze(-1)
-        mixed = chances if mixed is None else mixed + chances
-    assert mixed is not None
-    return (mixed + FLOOR).log()
+    experts = zip(prior.unbind(-1), latent.unbind(-2), strict=True)
+    chances = (product(features).softmax(-1) * share.unsqueeze(-1) for share, features in experts)
+    return (functools.reduce(torch.add, chances) + FLOOR).log()
 
 
-class Product(abc.ABC):
+class DenseProduct:
     """``e D^T + d`` and its gradients, of many pieces of e one after the other; ``weight`` is D, or its values."""
-
-    @abc.abstractmethod
-    def scores(self, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """The scores of one piece, in memory that those of the next may take; no piece is larger than the first."""
-
-    @abc.abstractmethod
-    def backward(
-        self, features: Tensor, grad_scores: Tensor, weight: Tensor, grad_weight: Tensor, grad_bias: Tensor
-    ) -> Tensor:
-        """The gradient of ``features``; those of D and d are added to what is there."""
-
-    def finish(self) -> Callable[[Tensor], None] | None:
-        """After the last piece: what the backward pass calls with the gradient of the loss, if anything."""
-        return None
-
-
-class DenseProduct(Product):
-    """With a dense D."""
 
     def __init__(self) -> None:
         self._buffer: Tensor | None = None
 
     def scores(self, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """The scores of one piece, in memory that those of the next may take; no piece is larger than the first."""
         if self._buffer is None:
             self._buffer = weight.new_empty(len(features), len(bias))
         return torch.addmm(bias, features, weight.t(), out=self._buffer[: len(features)])
@@ -97,13 +77,17 @@ class DenseProduct(Product):
     def backward(
         self, features: Tensor, grad_scores: Tensor, weight: Tensor, grad_weight: Tensor, grad_bias: Tensor
     ) -> Tensor:
+        """The gradient of ``features``; those of D and d are added to what is there."""
         grad_weight.addmm_(grad_scores.t(), features)
         grad_bias += grad_scores.sum(0)
         return grad_scores @ weight
 
+    def finish(self, grad_loss: Tensor) -> None:
+        """After the last piece, in the backward pass: what is left to do with the gradient of the loss."""
 
-class PackedProduct(Product):
-    """With a packed D."""
+
+class PackedProduct(DenseProduct):
+    """The same with a packed D."""
 
     def __init__(self, weight: PackedWeight, positions: int) -> None:
         self._index = weight.index
@@ -118,29 +102,20 @@ class PackedProduct(Product):
     def backward(
         self, features: Tensor, grad_scores: Tensor, weight: Tensor, grad_weight: Tensor, grad_bias: Tensor
     ) -> Tensor:
-        grad_features: Tensor
-        grad_features, more_weight, more_bias = operators.linear_backward(
-            features, grad_scores, weight, self._index, [True, True, True]
-        )
-        grad_weight += more_weight
-        grad_bias += more_bias
+        gradients: list[Tensor] = operators.linear_backward(features, grad_scores, weight, self._index, [True] * 3)
+        grad_weight += gradients[1]
+        grad_bias += gradients[2]
         if self._dense is not None:
             self._dense.addmm_(grad_scores.t(), features, alpha=self._scale)
-        return grad_features
+        return gradients[0]
 
-    def finish(self) -> Callable[[Tensor], None] | None:
-        index, dense = self._index, self._dense
-        return None if dense is None else lambda grad_loss: collect(index, None, dense * grad_loss)
+    def finish(self, grad_loss: Tensor) -> None:
+        if self._dense is not None:
+            collect(self._index, None, self._dense * grad_loss)
 
 
 def mixture_loss(
-    prior: Tensor,
-    latent: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    product: Product,
-    targets: Tensor,
-    scores_at_once: int = SCORES_AT_ONCE,
+    prior: Tensor, latent: Tensor, weight: Tensor, bias: Tensor, product: DenseProduct, targets: Tensor
 ) -> Tensor:
     """Mean negative :func:`mixture_log_probabilities` of ``targets``; ``weight`` is D, or its values.
 
@@ -148,9 +123,8 @@ def mixture_loss(
     are needed they are computed with it, while its scores are at hand: none is stored or computed twice.
     """
     inputs = (prior.flatten(0, -2), latent.flatten(0, -3), weight, bias)
-    loss: Tensor = _MixtureLoss.apply(  # type: ignore[no-untyped-call]
-        *inputs, product, targets.flatten(), scores_at_once, wants_gradients(*inputs)
-    )
+    wanted = wants_gradients(*inputs)
+    loss: Tensor = _MixtureLoss.apply(product, targets.flatten(), wanted, *inputs)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -158,20 +132,11 @@ class _MixtureLoss(torch.autograd.Function):
     """A scalar is returned, so its gradients are known in the forward pass but for one factor."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        prior: Tensor,
-        latent: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        product: Product,
-        targets: Tensor,
-        scores_at_once: int,
-        with_gradients: bool,
-    ) -> Tensor:
+    def forward(ctx: Any, product: DenseProduct, targets: Tensor, with_gradients: bool, *inputs: Tensor) -> Tensor:
+        prior, latent, weight, bias = inputs
         positions, experts = prior.shape
-        piece = min(positions, max(1, scores_at_once // (experts * len(bias))))
-        gradients = [torch.zeros_like(tensor) for tensor in (prior, latent, weight, bias) if with_gradients]
+        piece = min(positions, max(1, SCORES_AT_ONCE // (experts * len(bias))))
+        gradients = [torch.zeros_like(tensor) for tensor in inputs if with_gradients]
         loss = weight.new_zeros(())
         for start in range(0, positions, piece):
             here = slice(start, start + piece)
@@ -193,12 +158,11 @@ class _MixtureLoss(torch.autograd.Function):
                 grad_features = product.backward(features, grad_scores, weight, grad_weight, grad_bias)
                 grad_latent[here] = grad_features.view_as(grad_latent[here])
         ctx.save_for_backward(*(gradient.div_(positions) for gradient in gradients))
-        ctx.finish = product.finish()
+        ctx.product = product
         return loss / positions
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.finish is not None:
-            ctx.finish(grad_loss)
-        return *(gradient * grad_loss for gradient in ctx.saved_tensors), None, None, None, None
+        ctx.product.finish(grad_loss)
+        return None, None, None, *(gradient * grad_loss for gradient in ctx.saved_tensors)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -14,6 +13,7 @@ from selfish_rnn.engine import PackedWeight, register_packed
 from selfish_rnn.engine.functional import drop_weights
 from selfish_rnn.engine.operators.ordered_neurons import ordered_window
 from selfish_rnn.errors import UserError
+from selfish_rnn.models.initialisation import reset_uniform
 from selfish_rnn.models.regularisers import weight_drop
 from selfish_rnn.sparsifier.registry import register_cell
 from selfish_rnn.topology.gates import GateLayout
@@ -66,20 +66,15 @@ class OrderedNeuronsCell(nn.Module):
 
     def reset_parameters(self) -> None:
         """U(±1/√fan-in)."""
-        for name, parameter in self.named_parameters():
-            bound = 1 / math.sqrt(self.inputs if name.startswith(("weight_input", "bias_input")) else self.hidden)
-            nn.init.uniform_(parameter, -bound, bound)
+        reset_uniform(self, self.hidden, self.inputs)
 
     def forward(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> CellOutput:
         """Run over ``inputs`` (time x batch x inputs) from h and c (batch x hidden)."""
         bias = self.bias_input + self.bias_recurrent
         recurrent = weight_drop(self.weight_recurrent, self.weight_drop, self.training, rescale="evaluation")
         projected = functional.linear(inputs, self.weight_input, bias)
-        return CellOutput(
-            *_OrderedNeuronsRecurrence.apply(  # type: ignore[no-untyped-call]
-                projected, hidden, cell, recurrent, self.chunk
-            )
-        )
+        recurrence: Any = _OrderedNeuronsRecurrence.apply
+        return CellOutput(*recurrence(projected, hidden, cell, recurrent, self.chunk))
 
 
 class PackedOrderedNeuronsCell(OrderedNeuronsCell):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -32,17 +34,8 @@ class WeightDropLSTM(nn.LSTM):
         weights: list[Tensor] = [self.get_parameter(name) for name in names]
         weights[1] = weight_drop(weights[1], self.weight_drop, self.training, rescale="training")
         # The module reads its own parameters, so the dropped matrix goes to the function underneath it.
-        output, hidden, cell = torch.lstm(
-            inputs,
-            state,
-            weights,
-            has_biases=True,
-            num_layers=1,
-            dropout=0.0,
-            train=True,
-            bidirectional=False,
-            batch_first=False,
-        )
+        one_layer: Any = {"has_biases": True, "num_layers": 1, "bidirectional": False, "batch_first": False}
+        output, hidden, cell = torch.lstm(inputs, state, weights, dropout=0.0, train=True, **one_layer)
         return output, (hidden, cell)
 
 
