@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import KeysView, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,9 +43,9 @@ def register(part: AnyPart) -> AnyPart:
     raise TypeError(f"a part is an Allocation, Removal, Redistribution, Growth, Pruning or Schedule, not {part!r}")
 
 
-def registered_names(kind: str) -> list[str]:
-    """The names of all parts of a kind, also of those that were registered."""
-    return list(_TABLES[kind][1])
+def registered_names(kind: str) -> KeysView[str]:
+    """The names of all parts of a kind, also of those that will be registered."""
+    return _TABLES[kind][1].keys()
 
 
 def find_part(kind: str, part: Any) -> Any:

@@ -255,17 +255,13 @@ class Trainer:
     # Saving and continuing
 
     @property
-    def _sparse_weights(self) -> Sequence[SparseWeight]:
-        return self.sparsifier.sparse_weights
-
-    @property
     def _stateful_weights(self) -> Sequence[SparseWeight]:
         """Those of which the optimizer remembers nothing that matters where no weight exists."""
-        return [] if self.sparsifier.method.signal == "momentum" else self._sparse_weights
+        return [] if self.sparsifier.method.signal == "momentum" else self.sparsifier.sparse_weights
 
     def weights(self) -> dict[str, Tensor]:
         """The weights as they are saved: the same from either engine, each matrix with its mask."""
-        return portable_weights(self.model, self._sparse_weights)
+        return portable_weights(self.model, self.sparsifier.sparse_weights)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to continue from here, with either engine."""
