@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
@@ -166,16 +166,12 @@ class ModelSettings(Section):
 
 
 def _model_settings(name: str) -> type[ModelSettings]:
-    constructor = MODELS[name]
-    fixed: dict[str, Any] = constructor.keywords if isinstance(constructor, partial) else {}
-    function: Callable[..., LanguageModel] = constructor.func if isinstance(constructor, partial) else constructor
-    hints = typing.get_type_hints(function.__init__)
-    fields: dict[str, Any] = {
-        parameter.name: (hints[parameter.name], parameter.default)
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in fixed
-    }
-    fields = {"name": (Literal[name], name), **fields}
+    constructor = partial(MODELS[name])  # of one that is partial already it is the same
+    hints = typing.get_type_hints(constructor.func.__init__)
+    fields: dict[str, Any] = {"name": (Literal[name], name)}
+    for parameter in inspect.signature(constructor.func).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in constructor.keywords:
+            fields[parameter.name] = (hints[parameter.name], parameter.default)
     return create_model(f"Settings of {name}", __base__=ModelSettings, **fields)
 
 

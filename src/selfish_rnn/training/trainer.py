@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -83,12 +83,11 @@ class Trainer:
     def run(self) -> None:
         """Train to the end, from wherever training stands now."""
         self._clock = Clock(self.state.seconds)
-        for listener in self.listeners:
-            listener.on_start(self)
+        self._tell(lambda listener: listener.on_start(self))
         while not self.state.finished:
             self._train_epoch()
             self._end_epoch()
-            self._pause()
+            self._tell(lambda listener: listener.on_pause(self))
             give_back_freed_memory()
 
     def _train_epoch(self) -> None:
@@ -106,16 +105,10 @@ class Trainer:
             state.loss_sum += loss * len(inputs)
             state.seconds = self._clock.seconds
             self._clock.tokens += inputs.numel()
-            report = self._step_report()
-            for listener in self.listeners:
-                listener.on_step(report)
+            self._report_step()
             # No pause between the last update and the rewiring, which may go by gradients that no state holds.
             if not self._at_end_of_epoch:
-                self._pause()
-
-    def _pause(self) -> None:
-        for listener in self.listeners:
-            listener.on_pause(self)
+                self._tell(lambda listener: listener.on_pause(self))
 
     @property
     def _at_end_of_epoch(self) -> bool:
@@ -198,8 +191,7 @@ class Trainer:
             epochs=experiment.epochs,
             seconds_left=self._seconds_left(),
         )
-        for listener in self.listeners:
-            listener.on_epoch(record)
+        self._tell(lambda listener: listener.on_epoch(record))
 
     def _validate(self, epoch: int) -> tuple[float, dict[str, Any], dict[str, int]]:
         """The validation loss of what is evaluated, averages if there are any, and a description of that network."""
@@ -217,8 +209,7 @@ class Trainer:
                 state.settled, state.best_valid_loss = True, math.inf
             if loss < state.best_valid_loss:
                 state.best_valid_loss, state.best_epoch, state.best = loss, epoch, network
-                for listener in self.listeners:
-                    listener.on_best(self)
+                self._tell(lambda listener: listener.on_best(self))
             return loss, network, large_weights(self.sparsifier)
 
     def _rewire(self) -> None:
@@ -231,13 +222,16 @@ class Trainer:
 
     # What listeners are told
 
-    def _note(self, message: str) -> None:
+    def _tell(self, event: Callable[[Listener], None]) -> None:
         for listener in self.listeners:
-            listener.on_note(message)
+            event(listener)
 
-    def _step_report(self) -> StepReport:
+    def _note(self, message: str) -> None:
+        self._tell(lambda listener: listener.on_note(message))
+
+    def _report_step(self) -> None:
         state = self.state
-        return StepReport(
+        report = StepReport(
             epoch=state.epoch + 1,
             epochs=self.experiment.epochs,
             row=state.row,
@@ -246,6 +240,7 @@ class Trainer:
             tokens_per_second=self._clock.rate(),
             seconds_left=self._seconds_left(),
         )
+        self._tell(lambda listener: listener.on_step(report))
 
     def _seconds_left(self) -> float:
         rows_done = self.state.epoch * (len(self.rows) - 1) + self.state.row
