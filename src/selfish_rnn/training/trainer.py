@@ -99,7 +99,9 @@ class Trainer:
                 length = draw_length(experiment.window, self._window_lengths)
             inputs, targets = window_at(self.rows, state.row, length)
             state.row += len(inputs)
-            with self._collecting_dense_gradients():
+            # Methods that grow by gradient go by that of the last window before a rewiring.
+            rewired_next = experiment.rewire_every is None and self._at_end_of_epoch
+            with self.sparsifier.dense_gradients() if rewired_next else contextlib.nullcontext():
                 loss = self._update(inputs, targets, scale=len(inputs) / experiment.window)
             state.step += 1
             state.loss_sum += loss * len(inputs)
@@ -113,12 +115,6 @@ class Trainer:
     @property
     def _at_end_of_epoch(self) -> bool:
         return self.state.row == len(self.rows) - 1
-
-    def _collecting_dense_gradients(self) -> contextlib.AbstractContextManager[None]:
-        """Of the last window before a rewiring at the end of the epoch, for methods that grow by gradient."""
-        if self.experiment.rewire_every is None and self._at_end_of_epoch:
-            return self.sparsifier.dense_gradients()
-        return contextlib.nullcontext()
 
     def _update(self, inputs: Tensor, targets: Tensor, scale: float) -> float:
         """One optimizer step on a window; the loss without penalties."""
