@@ -27,6 +27,7 @@ ROOMS = (
     "training",
     "runs",
     "analysis",
+    "reproduce",
     "bench",
     "cli",
 )

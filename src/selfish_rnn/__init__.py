@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from selfish_rnn.analysis.distance import topology_distance
+    from selfish_rnn.analysis.flops import flops
+    from selfish_rnn.analysis.gates import gate_densities
     from selfish_rnn.engine import pack, register_packed
     from selfish_rnn.errors import UserError
     from selfish_rnn.optim import NTASGD, SNTASGD, AveragedSGD
@@ -41,8 +44,9 @@ if TYPE_CHECKING:
 __all__ = [
     "DENSE", "DSR", "GMP", "METHODS", "NTASGD", "RIGL", "SELFISH", "SET", "SNFS", "SNTASGD",
     "STATIC", "STATIC_ER", "Allocation", "AveragedSGD", "GateLayout", "Growth", "IntrinsicSparseStructures", "Method",
-    "Pruning", "Redistribution", "Removal", "Schedule", "SparseTraining", "Sparsifier", "UserError", "load_model",
-    "pack", "register", "register_cell", "register_method", "register_packed", "shrink",
+    "Pruning", "Redistribution", "Removal", "Schedule", "SparseTraining", "Sparsifier", "UserError", "flops",
+    "gate_densities", "load_model", "pack", "register", "register_cell", "register_method", "register_packed", "shrink",
+    "topology_distance",
 ]  # fmt: skip
 
 _HOMES = {
@@ -53,11 +57,14 @@ _HOMES = {
     "SparseTraining": "sparsifier",
     "Sparsifier": "sparsifier",
     "UserError": "errors",
+    "flops": "analysis.flops",
+    "gate_densities": "analysis.gates",
     "load_model": "runs.export",
     "pack": "engine",
     "register_packed": "engine",
     "register_cell": "sparsifier.registry",
     "shrink": "sparsifier.intrinsic",
+    "topology_distance": "analysis.distance",
 }
 """Where a public name comes from, if not from ``topology``."""
 

@@ -16,8 +16,9 @@ import yaml
 from made_up import GATES, record, settings, write_run
 from typer.testing import CliRunner
 
-from selfish_rnn.analysis.records import RunRecord
-from selfish_rnn.analysis.report import Flops, report_html, write_report
+from selfish_rnn.analysis.flops import run_flops
+from selfish_rnn.analysis.records import RunRecord, read_run
+from selfish_rnn.analysis.report import report_html, write_report
 from selfish_rnn.analysis.report.commands import command_of
 from selfish_rnn.analysis.report.comparison import compare, outcome
 from selfish_rnn.analysis.report.drawn import topology_pictures
@@ -26,6 +27,7 @@ from selfish_rnn.cli.report import report
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.presets import build_experiment, read_preset, to_yaml, with_assignments
 from selfish_rnn.topology import GateLayout, Topology
+from tiny_runs import tiny_run
 
 HOSTILE = "<script>alert(1)</script> \"quoted\" & 'single' </title>"
 
@@ -177,11 +179,13 @@ def test_it_is_said_when_averaging_started_only_in_some() -> None:
     assert "Averaging never started in b; in the other 1 runs it did." in page.words["outcome"]
 
 
-def test_operations_are_shown_where_they_are_known() -> None:
-    costs = {"selfish-seed1": Flops(3.0e15, 2.4e10, 9.0e15, 7.2e10)}
-    page = Reader(report_html(six_runs(), flops=lambda run: costs.get(run.name)))
-    for words in ("training FLOPs", "3e+15", "0.33", "2.4e+10"):
+def test_operations_are_shown_where_they_are_known(texts: Path, tmp_path: Path) -> None:
+    run = tiny_run(texts, tmp_path / "run", sparsity=0.5, epochs=2)
+    run.train()
+    page = Reader(report_html([read_run(tmp_path / "run")]))
+    for words in ("training FLOPs", f"{run_flops(run).training:.3g}", "0.50"):
         assert words in page.words["costs"]
+    assert "FLOPs" not in Reader(report_html(six_runs())).words["costs"]
 
 
 def test_hostile_names_stay_text_everywhere() -> None:

@@ -22,7 +22,20 @@ from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS
 from selfish_rnn.experiment.presets import build_experiment, preset_names, read_config, read_preset
 from tiny_runs import result_of, stop_after, tiny_run, tiny_words, write_corpus
 
-COMMANDS = ("train", "resume", "evaluate", "generate", "export", "presets", "show", "methods", "bench", "report")
+COMMANDS = (
+    "train",
+    "resume",
+    "evaluate",
+    "generate",
+    "export",
+    "presets",
+    "show",
+    "methods",
+    "bench",
+    "flops",
+    "report",
+    "reproduce",
+)
 
 
 class Said(NamedTuple):

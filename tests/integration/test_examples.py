@@ -50,6 +50,10 @@ def test_python_in_the_documentation_runs(
 @pytest.mark.parametrize(
     "module",
     [
+        "analysis.distance",
+        "analysis.flops.counting",
+        "analysis.flops.training",
+        "analysis.gates",
         "topology.allocation",
         "topology.gates",
         "topology.methods",

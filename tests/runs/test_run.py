@@ -35,7 +35,8 @@ def test_a_run_leaves_everything_in_its_folder_and_opens_again(texts: Path, tmp_
     started = tiny_run(texts, tmp_path / "run", epochs=1)
     summary = started.train()
     assert {path.name for path in (tmp_path / "run").iterdir()} == {
-        "config.yaml", "corpus.json", "metrics.jsonl", "events", "checkpoints", "model.safetensors", "vocabulary.json",
+        "config.yaml", "corpus.json", "metrics.jsonl", "events", "topologies.bin", "checkpoints", "model.safetensors",
+        "vocabulary.json",
         "summary.json",
     }  # fmt: skip
     opened = Run.open(tmp_path / "run")

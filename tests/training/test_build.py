@@ -41,3 +41,18 @@ def test_iss_for_a_model_without_units_is_found_before_training(texts: Path, nam
     experiment = tiny_experiment(texts, model={"name": name, **TINY_MODELS[name]}, method="iss")
     with pytest.raises(UserError, match="does not describe its units"):
         check_before_training(experiment, load_corpus(texts))
+
+
+def test_runs_of_one_start_seed_begin_alike_and_part_at_the_first_rewiring(texts: Path, tmp_path: Path) -> None:
+    one, other = (
+        tiny_trainer(texts, tmp_path / str(seed), seed=seed, start_seed=3, model={"dropout": 0.0}) for seed in (1, 2)
+    )
+    for before, after in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(before, after)
+    for trainer in (one, other):
+        trainer.sparsifier.rewire()
+    topologies = [[weight.topology.positions for weight in trainer.sparsifier.weights] for trainer in (one, other)]
+    assert any(not torch.equal(before, after) for before, after in zip(*topologies, strict=True))
+    alike = tiny_trainer(texts, tmp_path / "own", seed=3, model={"dropout": 0.0})
+    fresh = tiny_trainer(texts, tmp_path / "named", seed=3, start_seed=3, model={"dropout": 0.0})
+    assert all(map(torch.equal, alike.model.parameters(), fresh.model.parameters()))

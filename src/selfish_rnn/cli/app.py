@@ -14,7 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from selfish_rnn import __version__
+from selfish_rnn.cli.flops import flops
 from selfish_rnn.cli.report import report
+from selfish_rnn.cli.reproduce import reproduce
 from selfish_rnn.errors import UserError
 
 if TYPE_CHECKING:
@@ -220,7 +222,9 @@ def bench(context: typer.Context) -> None:
         raise typer.Exit(130)
 
 
+app.command()(flops)
 app.command()(report)
+app.command()(reproduce)
 
 
 def _train(run: Run) -> None:

@@ -188,7 +188,7 @@ else:
     ]
 
 
-MAY_CHANGE = ("device", "threads", "checkpoint_every", "engine")
+MAY_CHANGE = ("device", "threads", "checkpoint_every", "engine", "keep_topologies")
 """Settings that a run may be continued with other values of: they decide where and how fast it runs."""
 
 
@@ -245,11 +245,13 @@ class Experiment(Section):
     restart_at: tuple[int, ...] = Field((), description="epochs after which averaging starts anew")
     early_stop: int | None = Field(None, gt=0, description="stop after so many epochs without improvement")
     seed: int = Field(1111, ge=0)
+    start_seed: int | None = Field(None, ge=0, description="of starting weights and topology; none: that of the run")
     engine: Literal["auto", "masked", "packed"] = Field(
         "auto", description="masked: dense with a mask; packed: existing weights only; auto: the faster"
     )
     device: Annotated[str, AfterValidator(check_device)] = "cpu"
     threads: int | None = Field(None, gt=0, description="none: as many as torch chooses")
+    keep_topologies: bool = Field(True, description="write down the topology after every rewiring")
     checkpoint_every: float = Field(10.0, gt=0, description="minutes between checkpoints inside an epoch")
 
     model_config = ConfigDict(validate_default=True)

@@ -24,7 +24,8 @@ class RunFolder:
     """The files of one run.
 
     ``config.yaml`` is the complete experiment, ``corpus.json`` tells its texts from others, ``metrics.jsonl`` has a
-    record per epoch, ``events/`` the same for TensorBoard, ``checkpoints/`` what :command:`resume` continues from,
+    record per epoch, ``events/`` the same for TensorBoard, ``topologies.bin``
+    every topology, ``checkpoints/`` what :command:`resume` continues from,
     ``model.safetensors`` is the best model, ``vocabulary.json`` its words, ``summary.json`` the outcome.
     """
 
@@ -33,6 +34,7 @@ class RunFolder:
         self.config = path / "config.yaml"
         self.metrics = MetricsLog(path / "metrics.jsonl")
         self.events = path / "events"
+        self.topologies = path / "topologies.bin"
         self.checkpoints = CheckpointStore(path / "checkpoints")
         self.model = path / "model.safetensors"
         self.vocabulary = path / "vocabulary.json"

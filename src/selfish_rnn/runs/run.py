@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,10 @@ from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.runs.recording import RunRecorder
 from selfish_rnn.runs.stop import StopRequest
+from selfish_rnn.runs.topologies import TopologyHistory
+from selfish_rnn.runs.topology_recording import TopologyRecorder
 from selfish_rnn.system import peak_memory
+from selfish_rnn.topology import Topology
 from selfish_rnn.training.build import check_before_training
 from selfish_rnn.training.engine_choice import EngineChoice, choose_engine
 from selfish_rnn.training.evaluation import evaluate_splits
@@ -95,6 +98,19 @@ class Run:
         model = restore(lambda: experiment.model.build(words), weights, source, packed=packed)
         return model.to(experiment.device).eval()
 
+    @property
+    def topologies(self) -> TopologyHistory:
+        """Every topology the run had, unless it was told not to keep them."""
+        return TopologyHistory(self.folder.topologies)
+
+    def topology(self, epoch: int) -> Mapping[str, Topology]:
+        """The topology of every sparse matrix after an epoch's rewiring; epoch 0 is the start.
+
+        >>> Run.open(Path("runs/mine")).topology(epoch=5)["rnn.weight_hh_l0"].density
+        0.33
+        """
+        return self.topologies.topologies(epoch=epoch)
+
     def train(self, *listeners: Listener) -> dict[str, Any]:
         """Train to the end, from wherever the run stands; what it came to is written down and returned.
 
@@ -108,7 +124,8 @@ class Run:
             self.experiment = self.experiment.model_copy(update={"engine": choice.engine})
             stop = StopRequest()
             recorder = RunRecorder(self.folder, stop)
-            trainer = Trainer(self.experiment, corpus, recorder, *listeners)
+            kept = [TopologyRecorder(self.topologies)] if self.experiment.keep_topologies else []
+            trainer = Trainer(self.experiment, corpus, *kept, recorder, *listeners)
             notes = recorder.resume(trainer)
             if choice.reason is not None:
                 notes.append(f"engine {choice.engine}: {choice.reason}")

@@ -120,6 +120,10 @@ class Sparsifier(SparseTraining):
     def sparse_weights(self) -> list[SparseWeight]:
         return self.weights
 
+    def reseed(self, seed: int) -> None:
+        """Draw the positions of all further rewirings from another seed than the starting topology."""
+        self._generator.manual_seed(seed)
+
     def replace_weights(self, model: nn.Module, weights: Sequence[SparseWeight]) -> None:
         """Take over other objects, of the same matrices with the same topologies, in place of ``weights``.
 

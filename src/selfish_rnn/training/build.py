@@ -14,7 +14,7 @@ from selfish_rnn.training.windows import batched
 
 def build_model(experiment: Experiment, vocabulary: int) -> LanguageModel:
     """The language model the experiment describes, on its device, with weights drawn from the experiment's seed."""
-    torch.manual_seed(experiment.seed)
+    torch.manual_seed(_start_seed(experiment))
     return experiment.model.build(vocabulary).to(experiment.device)
 
 
@@ -22,7 +22,7 @@ def build_sparsifier(experiment: Experiment, model: LanguageModel, rewirings: in
     """What keeps the model sparse as the experiment's method says, over a run of so many rewirings."""
     if experiment.method.configured.group_lasso:
         return IntrinsicSparseStructures(model, strength=experiment.method.strength, exclude=model.dense_parameters)
-    return Sparsifier(
+    sparsifier = Sparsifier(
         model,
         sparsity=experiment.sparsity,
         method=experiment.method.build(),
@@ -32,8 +32,16 @@ def build_sparsifier(experiment: Experiment, model: LanguageModel, rewirings: in
         rewire_every=experiment.rewire_every,
         exclude=model.dense_parameters,
         rescale=experiment.rescale,
-        seed=experiment.seed,
+        seed=_start_seed(experiment),
     )
+    if experiment.start_seed is not None:  # one start for several runs, each of which then goes its own way
+        torch.manual_seed(experiment.seed)
+        sparsifier.reseed(experiment.seed)
+    return sparsifier
+
+
+def _start_seed(experiment: Experiment) -> int:
+    return experiment.seed if experiment.start_seed is None else experiment.start_seed
 
 
 def check_before_training(experiment: Experiment, corpus: Corpus) -> None:

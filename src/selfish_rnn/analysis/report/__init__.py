@@ -9,6 +9,5 @@ Example::
 """
 
 from selfish_rnn.analysis.report.page import report_html, write_report
-from selfish_rnn.analysis.report.sections import Flops
 
-__all__ = ["Flops", "report_html", "write_report"]
+__all__ = ["report_html", "write_report"]

@@ -27,30 +27,25 @@ SCRIPTS = ("elements", "curves", "topologies", "page")
 """In the order in which they need each other."""
 
 
-def write_report(
-    records: Sequence[RunRecord], path: str | Path, *, title: str | None = None, flops: sections.FlopsOf | None = None
-) -> None:
+def write_report(records: Sequence[RunRecord], path: str | Path, *, title: str | None = None) -> None:
     """Write a report of runs, as one HTML file.
 
     Args:
         records: of :func:`~selfish_rnn.analysis.records.read_run`.
         path: the file; one that is there is replaced.
         title: what stands above it (default: the models and texts of the runs).
-        flops: gives what a run costs in floating-point operations, or ``None``; without it they are left out.
 
     Example::
 
         write_report([read_run(folder) for folder in folders], "report.html")
     """
-    text = report_html(records, title=title, flops=flops)
+    text = report_html(records, title=title)
     out = Path(path)
     with writing(out):
         out.write_text(text, encoding="utf-8")
 
 
-def report_html(
-    records: Sequence[RunRecord], *, title: str | None = None, flops: sections.FlopsOf | None = None
-) -> str:
+def report_html(records: Sequence[RunRecord], *, title: str | None = None) -> str:
     """The page as text."""
     if not records:
         raise UserError("a report needs at least one run")
@@ -68,7 +63,7 @@ def report_html(
         sections.settings(groups, swatch),
         _curves(),
         sections.runs(groups, swatch),
-        sections.costs(groups, swatch, flops),
+        sections.costs(groups, swatch),
         gates(groups, swatch),
         _topologies(bool(pictures)),
         sections.commands([run for group in groups for run in group.runs]),

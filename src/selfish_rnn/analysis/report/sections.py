@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from selfish_rnn.analysis.flops import TrainingFlops, run_flops
 from selfish_rnn.analysis.records import RunRecord
 from selfish_rnn.analysis.report.commands import command_of
 from selfish_rnn.analysis.report.comparison import ASIDE, Comparison, Group, differing, flat, mean_and_spread
 from selfish_rnn.analysis.report.markup import NOTHING, Cell, Markup, duration, number, table, tag, together
+from selfish_rnn.runs.run import Run
 
-
-@dataclass(frozen=True)
-class Flops:
-    """What a run costs in floating-point operations, and what it would cost if every weight existed."""
-
-    training: float
-    inference: float
-    dense_training: float | None = None
-    dense_inference: float | None = None
-
-
-FlopsOf = Callable[[RunRecord], Flops | None]
 Colour = Callable[[Group], Markup]
 
 
@@ -158,10 +147,10 @@ def runs(groups: Sequence[Group], swatch: Colour) -> Markup:
     return section("runs", "Runs", table(headings, rows, caption="Every run; a click on a heading sorts."))
 
 
-def costs(groups: Sequence[Group], swatch: Colour, flops: FlopsOf | None) -> Markup:
+def costs(groups: Sequence[Group], swatch: Colour) -> Markup:
     """Time, memory, weights and, where they are known, operations."""
     rows = []
-    counted = [flops(group.runs[0]) if flops is not None else None for group in groups]
+    counted = [_flops(group.runs[0]) for group in groups]
     for group, found in zip(groups, counted, strict=True):
         memories = [
             run.summary["peak_memory_mib"] for run in group.runs if run.summary and "peak_memory_mib" in run.summary
@@ -185,15 +174,21 @@ def costs(groups: Sequence[Group], swatch: Colour, flops: FlopsOf | None) -> Mar
     return section("costs", "Time, memory and size", table(headings, rows, caption=caption))
 
 
-def _flops_cells(found: Flops | None) -> list[Cell]:
+def _flops(record: RunRecord) -> TrainingFlops | None:
+    """What a run took, if its folder tells."""
+    if record.path is None:
+        return None
+    try:
+        return run_flops(Run.open(record.path))
+    except ValueError:
+        return None
+
+
+def _flops_cells(found: TrainingFlops | None) -> list[Cell]:
     if found is None:
         return [Cell(NOTHING)] * 4
-    pairs = ((found.training, found.dense_training), (found.inference, found.dense_inference))
-    return [
-        cell
-        for own, dense in pairs
-        for cell in (Cell(f"{own:.3g}", own), number(None if dense is None else own / dense))
-    ]
+    pairs = ((found.training, found.training_ratio), (found.inference, found.inference_ratio))
+    return [cell for own, ratio in pairs for cell in (Cell(f"{own:.3g}", own), number(ratio))]
 
 
 def commands(records: Sequence[RunRecord]) -> Markup:

@@ -1,0 +1,159 @@
+"""Multiplications and additions of a network, in the paper's convention.
+
+Two FLOPs for each weight that exists and each vector it multiplies; biases, gates, softmax and rewirings are not
+counted. A look-up in an embedding costs nothing; the gradient of an embedding that is not also the output matrix
+counts like that of any other matrix. The backward pass takes twice the forward pass: one product for the gradient of
+what entered, one for the gradient of the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from selfish_rnn.analysis.networks import WeightMatrix, weight_matrices
+from selfish_rnn.analysis.watching import first_tensor, watched
+from selfish_rnn.engine import PackedEmbedding
+from selfish_rnn.models import LanguageModel
+
+_EMBEDDING = (nn.Embedding, PackedEmbedding)
+
+
+@dataclass(frozen=True)
+class MatrixUse:
+    """How many vectors a matrix of ``size`` positions multiplies for one sample.
+
+    ``products`` in the forward pass, and as many for each of the two gradients; ``lookups`` cost nothing forward but
+    one product each for the gradient of the weights.
+    """
+
+    name: str
+    size: int
+    products: float
+    lookups: float = 0.0
+
+    def inference(self, density: float) -> float:
+        """FLOPs of the forward pass."""
+        return 2 * density * self.size * self.products
+
+    def training(self, density: float, *, dense_gradient: bool = False) -> float:
+        """FLOPs of the forward and the backward pass; with a gradient of all positions if that is asked for."""
+        of_gradient = 1.0 if dense_gradient else density
+        return 2 * self.size * (2 * density * self.products + of_gradient * (self.products + self.lookups))
+
+
+@dataclass(frozen=True)
+class ModelFlops:
+    """FLOPs of a model on one sample: of inference, of a training step, and of both were no weight missing.
+
+    ``samples`` is of how many vectors, such as words, the sample consists. Printed, it is a table of the matrices.
+    """
+
+    uses: tuple[MatrixUse, ...]
+    densities: Mapping[str, float]
+    samples: int = 1
+
+    @property
+    def inference(self) -> float:
+        return sum(use.inference(self.densities[use.name]) for use in self.uses)
+
+    @property
+    def training(self) -> float:
+        return sum(use.training(self.densities[use.name]) for use in self.uses)
+
+    @property
+    def dense_inference(self) -> float:
+        return sum(use.inference(1.0) for use in self.uses)
+
+    @property
+    def dense_training(self) -> float:
+        return sum(use.training(1.0) for use in self.uses)
+
+    def __str__(self) -> str:
+        rows = [("matrix", "density", "inference", "training")]
+        for use in self.uses:
+            density = self.densities[use.name]
+            cells = (f"{100 * density:.1f} %", f"{use.inference(density):.3g}", f"{use.training(density):.3g}")
+            rows.append((use.name, *cells))
+        rows.append(("all", "", f"{self.inference:.3g}", f"{self.training:.3g}"))
+        rows.append(("dense", "", f"{self.dense_inference:.3g}", f"{self.dense_training:.3g}"))
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        return "\n".join(
+            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
+        )
+
+
+def flops(model: nn.Module, *inputs: Any) -> ModelFlops:
+    """The FLOPs of a model with the weights that exist, of inference and of a training step, in the paper's convention.
+
+        inference = Σ 2 · weights · (vectors they multiply),   training = 3 · inference
+
+    >>> from selfish_rnn import Sparsifier
+    >>> model = nn.LSTM(8, 16)
+    >>> sparsifier = Sparsifier(model, sparsity=0.75, rewirings=10)
+    >>> counted = flops(model, torch.randn(35, 20, 8))        # one batch: 35 steps of 20 sequences
+    >>> counted.inference == 2 * sparsifier.active_weights * 35 * 20
+    True
+    >>> counted.training / counted.dense_training
+    0.25
+
+    ``inputs`` are what the model is called with, once, to see which of its layers is used how often. A language model
+    of this package needs none: without tokens the FLOPs are those of one word.
+    """
+    matrices = weight_matrices(model)
+    if isinstance(model, LanguageModel):
+        words = 1 if not inputs else inputs[0].numel()
+        uses = [_times(use, words) for use in word_uses(model)]
+        samples = words
+    else:
+        if not inputs:
+            raise ValueError("flops needs an example of what the model is called with: flops(model, inputs)")
+        uses, samples = _observed_uses(model, matrices, inputs)
+    return ModelFlops(tuple(uses), {name: matrix.count / matrix.size for name, matrix in matrices.items()}, samples)
+
+
+def word_uses(model: LanguageModel) -> list[MatrixUse]:
+    """What each matrix of a language model does for one word; its weights may be on the meta device."""
+    uses = []
+    for name, matrix in weight_matrices(model).items():
+        if "embedding" not in matrix.owners:
+            uses.append(MatrixUse(name, matrix.size, products=1))
+        elif "decoder" in matrix.owners:
+            # The output layer is the embedding, once for every expert that reads it.
+            uses.append(MatrixUse(name, matrix.size, products=getattr(model, "experts", 1)))
+        else:
+            uses.append(MatrixUse(name, matrix.size, products=0, lookups=1))
+    return uses
+
+
+def _times(use: MatrixUse, factor: float) -> MatrixUse:
+    return MatrixUse(use.name, use.size, use.products * factor, use.lookups * factor)
+
+
+def _observed_uses(
+    model: nn.Module, matrices: Mapping[str, WeightMatrix], inputs: tuple[Any, ...]
+) -> tuple[list[MatrixUse], int]:
+    """What each matrix did in one call of the model, and how many vectors the busiest one multiplied."""
+    vectors: dict[str, int] = {}
+    modules = dict(model.named_modules())
+    with watched(model, partial(_count, vectors)), torch.no_grad():
+        model(*inputs)
+    uses = []
+    for name, matrix in matrices.items():
+        lookups = [owner for owner in matrix.owners if isinstance(modules[owner], _EMBEDDING)]
+        products = sum(vectors.get(owner, 0) for owner in matrix.owners if owner not in lookups)
+        looked_up = 0 if products else sum(vectors.get(owner, 0) for owner in lookups)
+        uses.append(MatrixUse(name, matrix.size, products, looked_up))
+    return uses, max(vectors.values(), default=0)
+
+
+def _count(vectors: dict[str, int], name: str, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+    """Add how many vectors a module was called with."""
+    seen = first_tensor(output if isinstance(module, _EMBEDDING) else arguments)
+    if seen is not None:
+        vectors[name] = vectors.get(name, 0) + seen.numel() // seen.shape[-1]

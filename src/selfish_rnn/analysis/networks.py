@@ -1,0 +1,119 @@
+"""The weight matrices of any model, dense with zeros, masked or packed: where they are and which weights exist."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from torch import nn
+
+from selfish_rnn.engine import PackedEmbedding, PackedGRU, PackedLinear, PackedLSTM, PackedRNN, PackedWeight
+from selfish_rnn.sparsifier import SparseTraining
+from selfish_rnn.sparsifier.hooks import listeners
+from selfish_rnn.sparsifier.registry import gate_layouts
+from selfish_rnn.sparsifier.weights import TrainedWeight
+from selfish_rnn.topology import GateLayout, Topology
+from selfish_rnn.topology.gates import GRU_GATES, LSTM_GATES, RNN_GATES
+
+_PACKED_GATES: dict[type[nn.Module], tuple[str, ...]] = {
+    PackedLSTM: LSTM_GATES,
+    PackedGRU: GRU_GATES,
+    PackedRNN: RNN_GATES,
+}
+
+
+@dataclass(frozen=True)
+class WeightMatrix:
+    """One weight matrix under its first name: ``local`` is its name in ``module``, whose name is ``owner``.
+
+    A weight that several modules share is one matrix, and ``owners`` are the names of all of them.
+    """
+
+    name: str
+    owners: tuple[str, ...]
+    local: str
+    module: nn.Module
+    weight: nn.Parameter | PackedWeight
+    gates: GateLayout
+    sparse: TrainedWeight | None
+
+    @property
+    def owner(self) -> str:
+        return self.owners[0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.weight.shape)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def topology(self) -> Topology:
+        """What exists: as the model's sparsifier says, as packed, or without either what is not zero."""
+        if self.sparse is not None:
+            return self.sparse.topology
+        if isinstance(self.weight, PackedWeight):
+            return Topology(self.shape, self.gates, self.weight.sorted()[0])
+        return Topology.from_mask(self.weight.detach() != 0, self.gates)
+
+    @property
+    def count(self) -> int:
+        """How many weights exist."""
+        if self.sparse is None and not isinstance(self.weight, PackedWeight) and not self.weight.is_meta:
+            return int(self.weight.detach().count_nonzero())
+        return self.topology.count
+
+
+def weight_matrices(model: nn.Module) -> dict[str, WeightMatrix]:
+    """The weight matrices of torch's recurrent modules, cells, linear and embedding layers, of registered cells, and
+    whatever else the model's sparsifier holds; each by its first name.
+
+    A weight that has just grown is zero and exists all the same: the sparsifier knows, the zeros do not.
+    """
+    bound = {id(weight.parameter): weight for weight in _bound_weights(model)}
+    found: dict[int, WeightMatrix] = {}
+    for owner, module in model.named_modules(remove_duplicate=False):
+        for local, gates in _layouts(module, bound).items():
+            weight = getattr(module, local, None)
+            if not isinstance(weight, (nn.Parameter, PackedWeight)) or len(weight.shape) < 2:
+                continue
+            name = f"{owner}.{local}" if owner else local
+            before = found.get(id(weight))
+            owners = (owner,) if before is None else (*before.owners, owner)
+            if before is not None:
+                name, local, module, gates = before.name, before.local, before.module, before.gates
+            stored = weight.values if isinstance(weight, PackedWeight) else weight
+            found[id(weight)] = WeightMatrix(name, owners, local, module, weight, gates, bound.get(id(stored)))
+    if not found:
+        raise ValueError("the model has no weight matrix of a known module; teach its cell with register_cell")
+    return {matrix.name: matrix for matrix in found.values()}
+
+
+def topologies_of(model: nn.Module) -> dict[str, Topology]:
+    """Which weights of each matrix of a model exist."""
+    return {name: matrix.topology for name, matrix in weight_matrices(model).items()}
+
+
+def _layouts(module: nn.Module, bound: Mapping[int, TrainedWeight]) -> dict[str, GateLayout]:
+    """The weights of a module by their name in it, with their gates."""
+    layouts = dict(gate_layouts(module))
+    if isinstance(module, (PackedLinear, PackedEmbedding)):
+        layouts["weight"] = GateLayout.single(module.weight.shape[0])
+    elif type(module) in _PACKED_GATES:
+        for local, child in module.named_children():
+            if isinstance(child, PackedWeight):
+                layouts[local] = GateLayout.even(_PACKED_GATES[type(module)], child.shape[0])
+    for local, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+        if id(parameter) in bound and not isinstance(module, PackedWeight):
+            layouts.setdefault(local, bound[id(parameter)].topology.gates)
+    return layouts
+
+
+def _bound_weights(model: nn.Module) -> Iterator[TrainedWeight]:
+    """The weights of what makes the model sparse."""
+    for listener in listeners(model):
+        if isinstance(listener, SparseTraining):
+            yield from listener.weights

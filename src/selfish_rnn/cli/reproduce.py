@@ -1,0 +1,236 @@
+"""``selfish-rnn reproduce``: the paper's tables, figures and claims."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from selfish_rnn.errors import UserError
+
+if TYPE_CHECKING:  # torch takes a second to import, which --help should not
+    from selfish_rnn.reproduce.case import Item
+    from selfish_rnn.reproduce.results import Results
+    from selfish_rnn.reproduce.scales import Scale
+    from selfish_rnn.reproduce.scheduling.scheduler import Job, Outcome, Progress
+
+SAY_SECONDS = 60.0
+"""How often a plain log tells where the running runs stand."""
+
+
+def reproduce(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ITEM]...", help="Tables and figures (none: list them); with --adopt, run folders."),
+    ] = None,
+    scale: Annotated[str, typer.Option(help="tiny, small, medium or paper.")] = "small",
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, each with one thread.")] = 1,
+    runs: Annotated[Path, typer.Option(help="Folder for the run folders.")] = Path("runs/reproduce"),
+    results: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("results"),
+    seeds: Annotated[str | None, typer.Option(help="Such as 1,2,3 (default: the scale's).")] = None,
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="Of a timed run (default: the scale's).")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the commands of the runs.")] = False,
+    adopt: Annotated[bool, typer.Option("--adopt", help="Take finished run folders as results.")] = False,
+    commit: Annotated[str | None, typer.Option(help="With --adopt: the commit that made the runs.")] = None,
+    render: Annotated[bool, typer.Option("--render", help="Bring README.md and docs/results.md up to date.")] = False,
+) -> None:
+    """Make a table or figure of the paper again.
+
+    For example: selfish-rnn reproduce gate-rules --jobs 2
+    """
+    from selfish_rnn.reproduce.overview import items_named
+    from selfish_rnn.reproduce.results import Results
+    from selfish_rnn.reproduce.scales import scale_named
+
+    # A folder may be called :key:, and a log has no edge at which tables would have to be folded.
+    console = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 200)
+    size = scale_named(scale)
+    kept = Results(results, size.name)
+    budget = seconds or size.budget
+    if render:
+        _render(console, results)
+    elif adopt:
+        _adopt(console, [Path(name) for name in names or []], size, kept, commit)
+    elif not names:
+        _list(console, size, kept, _numbers(seeds), budget)
+    elif dry_run:
+        _commands(console, items_named(names), size, kept, _numbers(seeds))
+    else:
+        _make(console, items_named(names), size, kept, _numbers(seeds), budget, jobs, runs, results)
+
+
+def _numbers(seeds: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(seed) for seed in seeds.split(",")) if seeds else ()
+    except ValueError:
+        raise UserError(
+            f"--seeds must be whole numbers with commas between them, such as 1,2,3, got {seeds!r}"
+        ) from None
+
+
+def _render(console: Console, results: Path) -> None:
+    from selfish_rnn.reproduce.rendering.documents import render_documents
+
+    changed = [str(path) for path in render_documents(Path(), results)]
+    for line in changed or ["everything is up to date"]:
+        console.print(line, markup=False, soft_wrap=True)
+
+
+def _adopt(console: Console, folders: Sequence[Path], scale: Scale, results: Results, commit: str | None) -> None:
+    from selfish_rnn.reproduce.adoption import adopt
+
+    if not folders or commit is None:
+        raise UserError("--adopt needs run folders, and --commit with the commit that made them")
+    refused = 0
+    for folder in folders:
+        try:
+            run, path = adopt(folder, scale, results, commit)
+        except UserError as error:
+            refused += 1
+            console.print(f"refused: {error}", markup=False, soft_wrap=True)
+        else:
+            console.print(f"{folder} is {run.name}: {path}", markup=False, soft_wrap=True)
+    if refused:
+        raise typer.Exit(1)
+
+
+def _list(console: Console, scale: Scale, results: Results, seeds: Sequence[int], budget: float) -> None:
+    from selfish_rnn.reproduce.overview import standing
+    from selfish_rnn.reproduce.paper import ITEMS
+
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("item", "what", "in the paper"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("runs", "finished", "core-hours", "left"):
+        table.add_column(heading, justify="right")
+    for item in ITEMS.values():
+        found = standing(item, scale, results, seeds, budget)
+        numbers = (str(found.runs), str(found.finished), f"{found.hours:.3g}", f"{found.hours_left:.3g}")
+        table.add_row(item.name, item.title, item.source, *numbers)
+    console.print(table)
+    console.print(f"\nscale {scale.name}: {scale.about}. Items share runs; a run is made once.", soft_wrap=True)
+
+
+def _commands(console: Console, items: Sequence[Item], scale: Scale, results: Results, seeds: Sequence[int]) -> None:
+    from selfish_rnn.reproduce.plan import plan
+
+    for run in plan(items, scale, seeds):
+        state = "finished" if results.of(run) is not None else "to do"
+        console.print(f"{state:8}  {run.command}", markup=False, soft_wrap=True)
+
+
+def _make(
+    console: Console,
+    items: Sequence[Item],
+    scale: Scale,
+    results: Results,
+    seeds: Sequence[int],
+    budget: float,
+    jobs: int,
+    runs: Path,
+    root: Path,
+) -> None:
+    from selfish_rnn.reproduce.analysis import distances_over_time
+    from selfish_rnn.reproduce.distances import Distances, pairs_of
+    from selfish_rnn.reproduce.making import Workshop, make, wanted
+    from selfish_rnn.reproduce.rendering.documents import render_item
+    from selfish_rnn.reproduce.rendering.tables import Findings
+    from selfish_rnn.reproduce.timed import make_timed
+
+    distances = Distances(root, scale.name)
+    with _Display(console) as display:
+        workshop = Workshop(scale, runs, results, jobs, display)
+        outcomes = make(wanted(items, scale, seeds, timed=False), workshop).outcomes
+        if not any(outcome.state == "stopped" for outcome in outcomes):
+            outcomes += make_timed(wanted(items, scale, seeds, timed=True), workshop, budget).outcomes
+    for item in items:
+        if item.shows == "distances":
+            missing = distances.measure(pairs_of(item, scale, seeds), workshop.folder, distances_over_time)
+            for run, _ in missing:
+                console.print(f"distances of {run.name} are not measured", markup=False, soft_wrap=True)
+        for path in render_item(item, Findings(scale, results, distances, seeds)):
+            console.print(f"{item.name}: {path}", markup=False, soft_wrap=True)
+    _tell_failures(console, outcomes)
+    if any(outcome.state == "failed" for outcome in outcomes):
+        raise typer.Exit(1)
+    if any(outcome.state == "stopped" for outcome in outcomes):
+        console.print("Stopped; the same command continues.")
+        raise typer.Exit(130)
+
+
+def _tell_failures(console: Console, outcomes: Sequence[Outcome]) -> None:
+    for outcome in outcomes:
+        if outcome.state == "failed":
+            console.print(f"\n{outcome.job.name} failed with code {outcome.code}; the end of {outcome.job.log}:")
+            for line in outcome.tail():
+                console.print(f"  {line}", markup=False, soft_wrap=True)
+
+
+class _Display:
+    """What a person sees of many runs: a live table on a terminal, elsewhere a line for what happens."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        self._told: set[tuple[str, str]] = set()
+        self._last = time.monotonic()
+
+    def __enter__(self) -> _Display:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        for outcome in progress.outcomes:
+            self._tell(outcome.job.name, outcome.state)
+        for job in progress.running:
+            self._tell(job.name, "started")
+        if self._live is not None:
+            self._live.update(_running_table(progress), refresh=True)
+        elif time.monotonic() - self._last > SAY_SECONDS:
+            self._last = time.monotonic()
+            for job in (*progress.running, *progress.elsewhere):
+                self.console.print(f"{job.name}  {_standing(job)}", markup=False, soft_wrap=True)
+            self.console.print(_counts(progress), markup=False, soft_wrap=True)
+
+    def _tell(self, name: str, state: str) -> None:
+        if (name, state) not in self._told:
+            self._told.add((name, state))
+            self.console.print(f"{name}  {state}", markup=False, soft_wrap=True)
+
+
+def _running_table(progress: Progress) -> Table:
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    for job in (*progress.running, *progress.elsewhere):
+        table.add_row(job.name, _standing(job))
+    table.add_row(_counts(progress))
+    return table
+
+
+def _standing(job: Job) -> str:
+    from selfish_rnn.reproduce.scheduling.progress import read_progress
+    from selfish_rnn.system import duration
+
+    found = read_progress(job.folder)
+    if found.perplexity is None:
+        return "first epoch"
+    left = f"{duration(found.seconds_left)} left" if found.seconds_left is not None else ""
+    return f"epoch {found.epoch}/{found.epochs}  valid perplexity {found.perplexity:.2f}  {left}"
+
+
+def _counts(progress: Progress) -> str:
+    done = sum(outcome.state.startswith("finished") for outcome in progress.outcomes)
+    waiting = len(progress.waiting) - len(progress.elsewhere)
+    running = len(progress.running) + len(progress.elsewhere)
+    return f"{done} done, {running} running, {len(progress.failed)} failed, {waiting} waiting"

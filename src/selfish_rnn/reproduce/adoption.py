@@ -1,0 +1,49 @@
+"""Taking finished run folders that were made elsewhere, or before the code was changed, as results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from selfish_rnn.errors import UserError
+from selfish_rnn.experiment.presets import build_experiment, read_config
+from selfish_rnn.reproduce.paper import ITEMS
+from selfish_rnn.reproduce.plan import PlannedRun, differences
+from selfish_rnn.reproduce.results import Results, collect, is_finished, vocabulary_of
+from selfish_rnn.reproduce.scales import Scale
+
+
+def adopt(folder: Path, scale: Scale, results: Results, commit: str) -> tuple[PlannedRun, Path]:
+    """Keep the outcome of a finished run folder as a result of a scale, if its settings are those of one of its runs.
+
+    What decides no result, such as threads and engine, may differ. A folder that is not finished, has keys that today's
+    settings do not know, or trains what no item needs, is an error that says so.
+    """
+    if not (folder / "config.yaml").is_file():
+        raise UserError(f"{folder} is not the folder of a run: it has no config.yaml")
+    if not is_finished(folder):
+        raise UserError(f"{folder} is not finished: continue it with `selfish-rnn resume`, then adopt it")
+    run = matching_run(folder, scale)
+    made = {"commit": commit, "adopted_from": folder.resolve().name}
+    return run, results.keep(collect(folder, run, made, []), run)
+
+
+def matching_run(folder: Path, scale: Scale) -> PlannedRun:
+    """The run of a scale whose settings a run folder has."""
+    found = build_experiment(read_config(folder / "config.yaml"), str(folder / "config.yaml"))
+    vocabulary = vocabulary_of(folder)
+    nearest: list[str] | None = None
+    for run in _candidates(scale, found.seed):
+        different = differences(found, run.trained(vocabulary))
+        if not different:
+            return run
+        if nearest is None or len(different) < len(nearest):
+            nearest = different
+    raise UserError(
+        f"{folder} is no run of scale {scale.name}; the nearest would differ in: {'; '.join(nearest or ['everything'])}"
+    )
+
+
+def _candidates(scale: Scale, seed: int) -> Iterator[PlannedRun]:
+    cases = dict.fromkeys(case for item in ITEMS.values() if item.shows != "time" for case in item.cases)
+    return (PlannedRun(scale, case, seed) for case in cases)

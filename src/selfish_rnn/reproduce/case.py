@@ -1,0 +1,79 @@
+"""What a line of a table or a point of a figure trains, before it is known at which scale and with which seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+METHOD_WORDS: dict[str, tuple[str, ...]] = {
+    "no-gate-redistribution": ("method=selfish", "method.pool=gate", "method.redistribution=gate"),
+    "gates-by-magnitude": ("method=selfish", "method.redistribution=gates-by-magnitude"),
+    "gates-by-gradient": ("method=selfish", "method.redistribution=gates-by-gradient"),
+    "gradient-growth": ("method=selfish", "method.growth=gradient"),
+}
+"""Selfish with a part replaced, under the name the reports use; every other name is one of the method table."""
+
+DENSE = ("dense", "small-dense")
+"""Methods without a sparsity of their own."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network trained by a method with an optimizer; ``changes`` are further ``key=value`` words.
+
+    ``sparsity`` is the preset's if none is given. ``rewire_every`` is in epochs, because an epoch has more updates at
+    one scale than at another.
+
+    >>> Case("rhn", "static", sparsity=0.68).words(updates=100)
+    ('method=static', 'optimizer.name=snt-asgd', 'sparsity=0.68')
+    """
+
+    network: str
+    method: str = "selfish"
+    optimizer: str = "snt-asgd"
+    sparsity: float | None = None
+    changes: tuple[str, ...] = ()
+    rewire_every: float = 1.0
+
+    def words(self, updates: int) -> tuple[str, ...]:
+        """The case as words of ``selfish-rnn train``, laid over a preset that has so many updates an epoch."""
+        method = METHOD_WORDS.get(self.method, (f"method={self.method}",))
+        sparsity = () if self.sparsity is None else (f"sparsity={self.sparsity:g}",)
+        interval = () if self.rewire_every == 1 else (f"rewire_every={max(round(self.rewire_every * updates), 1)}",)
+        return (*method, f"optimizer.name={self.optimizer}", *sparsity, *interval, *self.changes)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table, or one point of a figure: what the paper reports, and the case that makes it again.
+
+    Rows that the paper takes from elsewhere have no case. ``place`` is where a point stands on the figure's x-axis.
+    """
+
+    label: str
+    case: Case | None = None
+    group: str = ""
+    paper: Mapping[str, float] = field(default_factory=dict)
+    place: float | None = None
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table or figure: its rows, how they are rendered, and what the paper reads from them.
+
+    ``shows`` names the renderer: ``perplexity``, ``flops``, ``gates``, ``large-weights``, ``distances`` or ``time``.
+    """
+
+    name: str
+    title: str
+    source: str
+    rows: tuple[Row, ...]
+    shows: str = "perplexity"
+    says: str = ""
+    least_seeds: int = 1
+    most_seeds: int | None = None
+
+    @property
+    def cases(self) -> tuple[Case, ...]:
+        """What has to be trained, each case once."""
+        return tuple(dict.fromkeys(row.case for row in self.rows if row.case is not None))

@@ -1,0 +1,176 @@
+"""The paper's claims as data: which runs decide each, and the number that is above zero if it is true."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from selfish_rnn.reproduce.case import Case
+from selfish_rnn.reproduce.paper.figures import PRUNE_RATES, SLOW, SPARSITIES
+from selfish_rnn.reproduce.paper.tables import LSTM
+
+HARDLY = 0.02
+"""A result hardly depends on something if the worst is within this fraction of the best."""
+
+FAR = 0.5
+"""Two topologies are far apart if more than this fraction of their weights is elsewhere (the paper sees about 0.8)."""
+
+Statistic = Callable[[Mapping[Case, "Measured"]], float]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a claim may look at in the run of one seed."""
+
+    test: float
+    density: Mapping[str, Mapping[str, float]]
+    distance: float | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """One comparison: what is compared, in words, the cases it needs, and the number that decides."""
+
+    label: str
+    cases: tuple[Case, ...]
+    statistic: Statistic
+    distances: bool = False
+
+    def on(self, network: str) -> Part:
+        """The same comparison with another network."""
+        cases = tuple(replace(case, network=network) for case in self.cases)
+        names = dict(zip(cases, self.cases, strict=True))
+        return replace(
+            self, cases=cases, statistic=lambda runs: self.statistic({names[case]: run for case, run in runs.items()})
+        )
+
+
+@dataclass(frozen=True)
+class Claim:
+    number: int
+    text: str
+    parts: tuple[Part, ...]
+    networks: tuple[str, ...] = (LSTM, "rhn", "on-lstm", "awd-lstm-mos")
+
+
+def _better(label: str, good: Case, bad: Case) -> Part:
+    """Test perplexity of ``bad`` less that of ``good``."""
+    return Part(label, (good, bad), lambda runs: runs[bad].test - runs[good].test)
+
+
+def _case(method: str = "selfish", optimizer: str = "snt-asgd", **rest: object) -> Case:
+    return Case(LSTM, method, optimizer, **rest)  # type: ignore[arg-type]
+
+
+SELFISH, DENSE = _case(), _case("dense", "nt-asgd")
+_RATES = tuple(_case(changes=(f"prune_rate={rate:g}",)) for rate in PRUNE_RATES)
+_ENOUGH = tuple(_case(sparsity=sparsity) for sparsity in SPARSITIES if 0.25 <= round(1 - sparsity, 2) <= 0.5)
+_RANDOM, _GRADIENT = _case(changes=SLOW), _case("gradient-growth", changes=SLOW)
+
+
+def _forget_gates(runs: Mapping[Case, Measured]) -> float:
+    """Mean density of the other gates less that of the forget gates, over the matrices that have them."""
+    gaps = []
+    for gates in runs[SELFISH].density.values():
+        forget = [density for gate, density in gates.items() if "forget" in gate]
+        others = [density for gate, density in gates.items() if "forget" not in gate and gate != "all"]
+        if forget and others:
+            gaps.append(sum(others) / len(others) - sum(forget) / len(forget))
+    return sum(gaps) / len(gaps)
+
+
+def _spread(runs: Mapping[Case, Measured]) -> float:
+    tests = [runs[case].test for case in _RATES]
+    return HARDLY - (max(tests) - min(tests)) / min(tests)
+
+
+def _distance(runs: Mapping[Case, Measured], case: Case) -> float:
+    distance = runs[case].distance
+    assert distance is not None, "parts about distances are only asked where distances were measured"
+    return distance
+
+
+CLAIMS = (
+    Claim(1, "Selfish with SNT-ASGD is at least as good as dense", (_better("against dense", SELFISH, DENSE),)),
+    Claim(2, "It beats static sparse training", (_better("against static", SELFISH, _case("static")),), (LSTM, "rhn")),
+    Claim(
+        3,
+        "It beats SET, RigL, SNFS and GMP",
+        tuple(
+            _better(f"against {label}", SELFISH, _case(method))
+            for method, label in (("set", "SET"), ("rigl", "RigL"), ("snfs", "SNFS"), ("gmp", "GMP"))
+        ),
+        (LSTM,),
+    ),
+    Claim(
+        4,
+        "SNT-ASGD is better than Adam for every method",
+        tuple(
+            _better(label, _case(method), _case(method, "adam"))
+            for method, label in (
+                ("selfish", "Selfish"), ("set", "SET"), ("dsr", "DSR"), ("snfs", "SNFS"), ("rigl", "RigL"),
+            )
+        ),
+        (LSTM,),
+    ),
+    Claim(
+        5,
+        "Plain NT-ASGD hurts sparse training",
+        (_better("SNT-ASGD against NT-ASGD", SELFISH, _case(optimizer="nt-asgd")),),
+    ),
+    Claim(
+        6,
+        "Gate redistribution helps",
+        (_better("with against without", SELFISH, _case("no-gate-redistribution")),),
+        (LSTM, "rhn", "on-lstm-1300", "awd-lstm-mos"),
+    ),
+    Claim(
+        7,
+        "Random growth is at least as good as growth by gradient",
+        (_better("random against gradient", SELFISH, _case("gradient-growth")),),
+        (LSTM,),
+    ),
+    Claim(
+        8,
+        "A uniform start is better than an Erdős-Rényi one",
+        (_better("static uniform against static ER", _case("static"), _case("static-er")),),
+        (LSTM, "rhn"),
+    ),
+    Claim(
+        9,
+        "Forget gates end sparser than the others",
+        (Part("density of the others less theirs", (SELFISH,), _forget_gates),),
+        (LSTM, "on-lstm", "awd-lstm-mos"),
+    ),
+    Claim(
+        10,
+        "Runs end far apart in topology, with gradient growth closer",
+        (
+            Part(f"distance less {FAR:g}", (_RANDOM,), lambda runs: _distance(runs, _RANDOM) - FAR, distances=True),
+            Part(
+                "random less gradient",
+                (_RANDOM, _GRADIENT),
+                lambda runs: _distance(runs, _RANDOM) - _distance(runs, _GRADIENT),
+                distances=True,
+            ),
+        ),
+        (LSTM,),
+    ),
+    Claim(
+        11,
+        "A quarter to a half of the weights reaches dense quality",
+        (
+            Part(
+                "dense less the best of them",
+                (DENSE, *_ENOUGH),
+                lambda runs: runs[DENSE].test - min(runs[case].test for case in _ENOUGH),
+            ),
+        ),
+    ),
+    Claim(
+        12,
+        "Results hardly depend on the prune rate",
+        (Part(f"{100 * HARDLY:g} % less the range over the best", _RATES, _spread),),
+    ),
+)  # fmt: skip
+"""In the order of the paper's argument; put for the stacked LSTM, and asked of the other networks too."""

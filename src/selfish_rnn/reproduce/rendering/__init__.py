@@ -1,0 +1,1 @@
+"""From results to Markdown: tables, verdicts, documents, figures."""

@@ -1,0 +1,181 @@
+"""Results: what is kept of a finished run, one small file each, in ``results/SCALE/ITEM/``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from selfish_rnn import __version__
+from selfish_rnn.errors import UserError
+from selfish_rnn.experiment.presets import Settings, build_experiment
+from selfish_rnn.files import write_atomically
+from selfish_rnn.reproduce.analysis import operations
+from selfish_rnn.reproduce.paper import ITEMS
+from selfish_rnn.reproduce.plan import PlannedRun, differences
+from selfish_rnn.system import processor
+
+SERIES = ("epoch", "seconds", "train_perplexity", "valid_perplexity", "averaging", "active_weights")
+LARGE = "weights_above_0.1"
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run.
+
+    ``settings`` are the whole configuration, ``series`` a list over the epochs for everything that figures show,
+    ``density`` that of every gate at the end, ``summary`` what the run came to, ``points`` test perplexity against
+    seconds for a run that ended by the clock, ``operations`` those of training and testing as fractions of the dense
+    network's, ``made`` by which commit, versions and machine.
+    """
+
+    run: str
+    scale: str
+    seed: int
+    command: str
+    settings: Settings
+    summary: dict[str, Any]
+    series: dict[str, Any]
+    density: dict[str, dict[str, float]]
+    made: dict[str, Any]
+    points: list[dict[str, float]] = field(default_factory=list)
+    operations: list[float] | None = None
+
+    def to_json(self) -> str:
+        """One line for each part, so that a change is easy to see."""
+        lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in dataclasses.asdict(self).items()]
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+class Results:
+    """The results of a scale. A run that several items share is kept with the first of them.
+
+    Example::
+
+        results = Results(Path("results"), "small")
+        results.of(PlannedRun(SMALL, Case("stacked-lstm"), seed=1))
+    """
+
+    def __init__(self, root: Path, scale: str) -> None:
+        self.folder = root / scale
+        self._read: dict[str, Result] = {}
+        for item in ITEMS:
+            for path in sorted((self.folder / item).glob("*.json")):
+                result = _read(path)
+                self._read[result.run] = result
+
+    def of(self, run: PlannedRun) -> Result | None:
+        """The result of a run; one that other settings made, of an older recipe for example, is none."""
+        result = self._read.get(run.name)
+        if result is None:
+            return None
+        found = build_experiment(result.settings, f"result of {run.name}")
+        return None if differences(found, run.trained(result.summary["vocabulary"])) else result
+
+    def of_case(self, runs: Iterable[PlannedRun]) -> list[Result]:
+        return [result for run in runs if (result := self.of(run)) is not None]
+
+    def of_network(self, network: str) -> list[Result]:
+        """All results of a network, whatever their settings."""
+        return [result for name, result in self._read.items() if name.startswith(f"{network}/")]
+
+    def keep(self, result: Result, run: PlannedRun) -> Path:
+        """Write a result to the folder of the first item that needs it."""
+        owner = next(name for name, item in ITEMS.items() if run.case in item.cases)
+        path = self.folder / owner / f"{run.name.replace('/', '-')}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, result.to_json().encode())
+        self._read[result.run] = result
+        return path
+
+
+def _read(path: Path) -> Result:
+    try:
+        return Result(**json.loads(path.read_text()))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{path} is not a result ({error}); restore it or delete it") from None
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a run folder holds an outcome."""
+    return (folder / "summary.json").is_file()
+
+
+def settings_of(folder: Path) -> Settings:
+    """The configuration of a run folder."""
+    settings: Settings = yaml.safe_load((folder / "config.yaml").read_text())
+    return settings
+
+
+def records_of(folder: Path) -> list[dict[str, Any]]:
+    """The record of every epoch; a last line that is still being written is left out."""
+    try:
+        lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def vocabulary_of(folder: Path) -> int:
+    """How many words the network of a run folder knows."""
+    return len(json.loads((folder / "vocabulary.json").read_text())["tokens"])
+
+
+def collect(folder: Path, run: PlannedRun, made: Mapping[str, Any], points: list[dict[str, float]]) -> Result:
+    """What is kept of the run in a folder."""
+    records = records_of(folder)
+    summary = json.loads((folder / "summary.json").read_text()) if is_finished(folder) else {}
+    series: dict[str, Any] = {key: [_rounded(record.get(key)) for record in records] for key in SERIES}
+    large = [record.get(LARGE, {}) for record in records]
+    series[LARGE] = {name: [counts.get(name) for counts in large] for name in (large[-1] if large else {})}
+    summary = {key: _rounded(value) for key, value in summary.items() if key != "density"}
+    return Result(
+        run=run.name,
+        scale=run.scale.name,
+        seed=run.seed,
+        command=run.command,
+        settings=settings_of(folder),
+        summary={**summary, "vocabulary": vocabulary_of(folder)},
+        series=series,
+        density={
+            name: {gate: _rounded(value, 6) for gate, value in gates.items()}
+            for name, gates in (records[-1].get("density", {}) if records else {}).items()
+        },
+        made=dict(made),
+        points=points,
+        operations=operations(folder) if is_finished(folder) else None,
+    )
+
+
+def made_here() -> dict[str, Any]:
+    """By which software and on which machine a run is made now."""
+    return {
+        "commit": _commit(),
+        "selfish_rnn": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processor": processor(),
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the source tree the package runs from; nothing if it was installed."""
+    words = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        told = subprocess.run(words, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return told.stdout.strip()
+
+
+def _rounded(value: Any, digits: int = 4) -> Any:
+    return round(value, digits) if isinstance(value, float) else value

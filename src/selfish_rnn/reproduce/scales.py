@@ -1,0 +1,136 @@
+"""Scales: how large the networks are, on how much text, and with which seeds.
+
+The networks of the paper are ``stacked-lstm``, ``rhn``, ``on-lstm``, ``on-lstm-1300`` (with a second restart) and
+``awd-lstm-mos``; ``wide-lstm`` and ``narrow-lstm`` are those of the time-to-quality figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from selfish_rnn.errors import UserError, nearest
+
+TIMED = ("rescale=true", "epochs=20", "optimizer.nonmono=2")
+"""Changes for runs that end by the clock: prune rate and averaging have to fit in hours, not days."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Which preset stands for each network, with changes to it.
+
+    ``updates`` are those of the stacked LSTM in an epoch, ``hours`` the core-hours of a sparse run of each network as
+    long as none is finished to tell, ``budget`` the seconds of a timed run, and ``marks`` in how many equal parts of it
+    its test perplexity is measured. Without ``seeds`` every preset keeps its own.
+    """
+
+    name: str
+    about: str
+    networks: Mapping[str, tuple[str, ...]]
+    updates: int
+    hours: Mapping[str, float]
+    budget: float
+    marks: int = 4
+    seeds: tuple[int, ...] = ()
+
+
+def _timed(preset: str, wide: int, narrow: int, *changes: str) -> dict[str, tuple[str, ...]]:
+    return {
+        name: (preset, f"model.embedding={units}", f"model.hidden={units}", *TIMED, *changes)
+        for name, units in (("wide-lstm", wide), ("narrow-lstm", narrow))
+    }
+
+
+_TINY_TEXT = (
+    "corpus=python-docs", "train_tokens=1500", "epochs=3", "engine=masked", "batch_size=10", "sub_batches=1",
+    "valid_batch_size=100", "test_batch_size=100", "window=20", "optimizer.nonmono=0", "rescale=true",
+)  # fmt: skip
+_TINY_ON_LSTM = ("model.embedding=8", "model.hidden=8", "model.layers=2", "model.chunk=2")
+_TINY_HOURS = 0.001
+
+TINY = Scale(
+    name="tiny",
+    about="seconds a run on the built-in text, to see that everything works; its numbers mean nothing",
+    networks={
+        "stacked-lstm": ("ptb-stacked-lstm", *_TINY_TEXT, "model.embedding=8", "model.hidden=8"),
+        "rhn": ("ptb-rhn", *_TINY_TEXT, "model.hidden=8", "model.depth=2"),
+        "on-lstm": ("ptb-on-lstm", *_TINY_TEXT, *_TINY_ON_LSTM, "restart_at=[1]"),
+        "on-lstm-1300": ("ptb-on-lstm-1300", *_TINY_TEXT, *_TINY_ON_LSTM, "restart_at=[1, 2]"),
+        "awd-lstm-mos": (
+            "wikitext-2-awd-lstm-mos", *_TINY_TEXT, "model.embedding=8", "model.hidden=8", "model.hidden_last=8",
+            "model.experts=2",
+        ),
+        "wide-lstm": ("ptb-stacked-lstm", *_TINY_TEXT, "model.embedding=16", "model.hidden=16", "epochs=10000"),
+        "narrow-lstm": ("ptb-stacked-lstm", *_TINY_TEXT, "model.embedding=8", "model.hidden=8", "epochs=10000"),
+    },
+    updates=8,
+    hours=dict.fromkeys(("stacked-lstm", "rhn", "on-lstm", "on-lstm-1300", "awd-lstm-mos"), _TINY_HOURS),
+    budget=1.5,
+    marks=1,
+    seeds=(1,),
+)  # fmt: skip
+
+SMALL = Scale(
+    name="small",
+    about="a quarter of an hour of one core a run, with the paper's proportion of weights to words",
+    networks={
+        "stacked-lstm": ("ptb-stacked-lstm-small",),
+        "rhn": ("ptb-rhn-small",),
+        "on-lstm": ("ptb-on-lstm-small",),
+        "on-lstm-1300": ("ptb-on-lstm-small", "epochs=78", "restart_at=[30, 60]"),
+        "awd-lstm-mos": ("ptb-awd-lstm-mos-small",),
+        **_timed("ptb-stacked-lstm", 1500, 650),
+    },
+    updates=355,
+    hours={"stacked-lstm": 0.25, "rhn": 0.25, "on-lstm": 0.25, "on-lstm-1300": 0.33, "awd-lstm-mos": 0.25},
+    budget=1800.0,
+    seeds=(1, 2, 3),
+)
+
+MEDIUM = Scale(
+    name="medium",
+    about="an evening a run: the whole corpora, networks of 400 to 650 units, a tenth of the paper's longest schedules",
+    networks={
+        "stacked-lstm": (
+            "ptb-stacked-lstm", "model.embedding=650", "model.hidden=650", "model.dropout=0.5", "rescale=true",
+            "optimizer.lr=30", "epochs=60",
+        ),
+        "rhn": ("ptb-rhn", "model.hidden=400", "model.depth=8", "rescale=true", "epochs=60"),
+        "on-lstm": ("ptb-on-lstm", "model.hidden=500", "rescale=true", "epochs=100", "restart_at=[50]"),
+        "on-lstm-1300": ("ptb-on-lstm-1300", "model.hidden=500", "rescale=true", "epochs=130", "restart_at=[50, 100]"),
+        "awd-lstm-mos": (
+            "wikitext-2-awd-lstm-mos", "corpus=ptb", "model.embedding=200", "model.hidden=500", "model.hidden_last=300",
+            "model.experts=5", "rescale=true", "epochs=60",
+        ),
+        **_timed("ptb-stacked-lstm", 1500, 650),
+    },
+    updates=1327,
+    hours={"stacked-lstm": 6, "rhn": 10, "on-lstm": 20, "on-lstm-1300": 26, "awd-lstm-mos": 20},
+    budget=7200.0,
+    seeds=(1,),
+)  # fmt: skip
+
+PAPER = Scale(
+    name="paper",
+    about="the paper's own settings, exactly: days to weeks of one core a run",
+    networks={
+        "stacked-lstm": ("ptb-stacked-lstm",),
+        "rhn": ("ptb-rhn",),
+        "on-lstm": ("ptb-on-lstm",),
+        "on-lstm-1300": ("ptb-on-lstm-1300",),
+        "awd-lstm-mos": ("wikitext-2-awd-lstm-mos",),
+        **_timed("ptb-stacked-lstm", 1500, 650),
+    },
+    updates=1327,
+    hours={"stacked-lstm": 60, "rhn": 400, "on-lstm": 900, "on-lstm-1300": 1200, "awd-lstm-mos": 6000},
+    budget=86400.0,
+)
+
+SCALES: dict[str, Scale] = {scale.name: scale for scale in (TINY, SMALL, MEDIUM, PAPER)}
+
+
+def scale_named(name: str) -> Scale:
+    """The scale of a name; another name is an error that shows the nearest."""
+    if name not in SCALES:
+        raise UserError(f"unknown scale {name!r}{nearest(name, SCALES)}; known are {', '.join(SCALES)}")
+    return SCALES[name]

@@ -1,0 +1,111 @@
+"""Finished run folders from elsewhere are results if they are runs of the scale, and refused if not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from selfish_rnn.errors import UserError
+from selfish_rnn.experiment.presets import Settings, build_experiment, read_preset, with_assignments
+from selfish_rnn.experiment.small_dense import small_dense
+from selfish_rnn.reproduce.adoption import adopt
+from selfish_rnn.reproduce.results import Results
+from selfish_rnn.reproduce.scales import SMALL
+
+WORDS = 10_000
+
+
+def settings(*words: str) -> Settings:
+    experiment = build_experiment(with_assignments(read_preset("ptb-stacked-lstm-small")[0], words), "test")
+    if experiment.method.name == "small-dense":
+        experiment = small_dense(experiment, WORDS)
+    return experiment.model_dump(mode="json")
+
+
+def run_folder(path: Path, given: Settings, finished: bool = True) -> Path:
+    """What a run leaves, as far as adoption looks at it."""
+    path.mkdir()
+    (path / "config.yaml").write_text(yaml.safe_dump(given))
+    (path / "vocabulary.json").write_text(json.dumps({"tokens": [str(word) for word in range(WORDS)]}))
+    record: dict[str, Any] = {
+        "epoch": 60, "seconds": 700.25, "valid_perplexity": 321.123456, "averaging": True,
+        "density": {"rnn.weight_hh_l0": {"forget": 0.3, "all": 0.33}}, "weights_above_0.1": {"rnn.weight_hh_l0": 44},
+    }  # fmt: skip
+    (path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    if finished:
+        (path / "summary.json").write_text(json.dumps({"test_perplexity": 300.5, "valid_perplexity": 321.1}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (["seed=2"], "stacked-lstm/selfish-snt-asgd-s0.67-seed2"),
+        (["method=dense", "optimizer.name=nt-asgd"], "stacked-lstm/dense-nt-asgd-seed1"),
+        (["method=small-dense", "optimizer.name=nt-asgd"], "stacked-lstm/small-dense-nt-asgd-s0.67-seed1"),
+        (["threads=2", "engine=packed", "checkpoint_every=3"], "stacked-lstm/selfish-snt-asgd-s0.67-seed1"),
+        (
+            ["method.pool=gate", "method.redistribution=gate"],
+            "stacked-lstm/no-gate-redistribution-snt-asgd-s0.67-seed1",
+        ),
+        # The same parts under the name of another method.
+        (["method=set", "method.allocation=uniform"], "stacked-lstm/no-gate-redistribution-snt-asgd-s0.67-seed1"),
+        (["sparsity=0.9", "method=gmp"], "stacked-lstm/gmp-snt-asgd-s0.9-seed1"),
+        (["prune_rate=0.1"], "stacked-lstm/selfish-snt-asgd-s0.67-prune-rate-0.1-seed1"),
+    ],
+)
+def test_a_run_of_the_scale_is_taken(words: list[str], name: str, tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "mine", settings(*words))
+    run, path = adopt(folder, SMALL, Results(tmp_path, "small"), "b64a65b")
+    assert run.name == name
+    result = Results(tmp_path, "small").of(run)
+    assert result is not None
+    assert path.parent.parent == tmp_path / "small"
+    assert result.made == {"commit": "b64a65b", "adopted_from": "mine"}
+    assert result.summary["test_perplexity"] == 300.5
+    assert result.series["valid_perplexity"] == [321.1235]
+    assert result.series["weights_above_0.1"] == {"rnn.weight_hh_l0": [44]}
+
+
+def test_settings_that_came_later_are_taken_at_their_default(tmp_path: Path) -> None:
+    given = settings()
+    del given["start_seed"], given["early_stop"]
+    run, _ = adopt(run_folder(tmp_path / "mine", given), SMALL, Results(tmp_path, "small"), "b64a65b")
+    assert run.name == "stacked-lstm/selfish-snt-asgd-s0.67-seed1"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["model.dropout=0.6"], "model.dropout 0.6 instead of 0.65"),
+        (["valid_batch_size=10"], "valid_batch_size 10 instead of 20"),
+        (["epochs=59"], "epochs 59 instead of 60"),
+        (["method.allocation=er"], "method.allocation er instead of uniform"),
+    ],
+)
+def test_a_run_of_other_settings_is_refused_with_what_differs(words: list[str], told: str, tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "mine", settings(*words))
+    with pytest.raises(UserError, match=f"is no run of scale small; the nearest would differ in: {told}$"):
+        adopt(folder, SMALL, Results(tmp_path, "small"), "b64a65b")
+    assert not (tmp_path / "small").exists()
+
+
+def test_keys_that_are_not_known_are_named(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "mine", {**settings(), "temperature": 3})
+    with pytest.raises(UserError, match="unknown key 'temperature'"):
+        adopt(folder, SMALL, Results(tmp_path, "small"), "b64a65b")
+
+
+def test_a_run_that_is_not_finished_is_refused(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "mine", settings(), finished=False)
+    with pytest.raises(UserError, match="is not finished: continue it"):
+        adopt(folder, SMALL, Results(tmp_path, "small"), "b64a65b")
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has no config\.yaml"):
+        adopt(tmp_path, SMALL, Results(tmp_path, "small"), "b64a65b")

@@ -1,0 +1,51 @@
+"""What a person sees while many runs are made."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from selfish_rnn.cli.reproduce import _Display
+from selfish_rnn.reproduce.scheduling.scheduler import Job, Outcome, Progress
+
+
+def job(folder: Path) -> Job:
+    return Job(folder.name, folder, lambda: [], lambda: False)
+
+
+@pytest.fixture
+def progress(tmp_path: Path) -> Progress:
+    """One job of each kind."""
+    (tmp_path / "running").mkdir()
+    (tmp_path / "running" / "config.yaml").write_text("epochs: 60\n")
+    (tmp_path / "running" / "metrics.jsonl").write_text('{"epoch": 20, "valid_perplexity": 333.25, "seconds": 300}\n')
+    elsewhere = job(tmp_path / "elsewhere")
+    return Progress(
+        waiting=[elsewhere, job(tmp_path / "waiting")],
+        running=[job(tmp_path / "running")],
+        elsewhere=[elsewhere],
+        outcomes=[Outcome(job(tmp_path / "done"), "finished"), Outcome(job(tmp_path / "bad"), "failed", code=1)],
+    )
+
+
+def shown(progress: Progress, terminal: bool) -> str:
+    console = Console(file=io.StringIO(), force_terminal=terminal, width=120, color_system=None)
+    with _Display(console) as display:
+        display(progress)
+        display(progress)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_terminal_shows_where_every_run_stands(progress: Progress) -> None:
+    text = shown(progress, terminal=True)
+    assert "epoch 20/60  valid perplexity 333.25  10 min 00 s left" in text
+    assert "first epoch" in text
+    assert "1 done, 2 running, 1 failed, 1 waiting" in text
+
+
+def test_a_log_has_a_line_for_what_happens(progress: Progress) -> None:
+    assert shown(progress, terminal=False).splitlines() == ["done  finished", "bad  failed", "running  started"]

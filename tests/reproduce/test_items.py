@@ -1,0 +1,121 @@
+"""Every table and figure at scale tiny, from the runs to the rendered table; items share their runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from reproduce_cases import fork, warm
+
+from selfish_rnn.reproduce.distances import Distances, pairs_of
+from selfish_rnn.reproduce.making import Workshop, make, wanted
+from selfish_rnn.reproduce.paper import ITEMS
+from selfish_rnn.reproduce.paper.claims import CLAIMS
+from selfish_rnn.reproduce.plan import PlannedRun, plan
+from selfish_rnn.reproduce.rendering.documents import findings_of, render_item
+from selfish_rnn.reproduce.rendering.tables import NONE, Findings, table
+from selfish_rnn.reproduce.results import Results, records_of
+from selfish_rnn.reproduce.scales import SCALES, TINY
+from selfish_rnn.reproduce.timed import make_timed
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Workshop]:
+    """All runs of all items; do not change their files."""
+    root = tmp_path_factory.mktemp("reproduce")
+    workshop = Workshop(TINY, root / "runs", Results(root / "results", "tiny"), jobs=2, launch=fork)
+    items = list(ITEMS.values())
+    with warm(root / "warm"):
+        progress = make(wanted(items, TINY, (), timed=False), workshop)
+        assert {outcome.state for outcome in progress.outcomes} == {"finished"}, [one.tail() for one in progress.failed]
+        make_timed(wanted(items, TINY, (), timed=True), workshop, TINY.budget)
+    distances = Distances(root / "results", "tiny")
+    for item in items:
+        if item.shows == "distances":
+            assert distances.measure(pairs_of(item, TINY), workshop.folder, _distance) == []
+    return root / "results", workshop
+
+
+def _distance(first: Path, second: Path | None) -> list[dict[str, float]]:
+    assert first.is_dir()
+    assert second is None or second.is_dir()
+    return [{"epoch": 1, "mean": 0.25}, {"epoch": 2, "mean": 0.75}]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ITEMS)
+def test_an_item_is_made_and_rendered(name: str, made: tuple[Path, Workshop]) -> None:
+    item, findings = ITEMS[name], findings_of(made[0], "tiny")
+    for run in plan([item], TINY) if item.shows != "time" else ():
+        result = findings.results.of(run)
+        assert result is not None, run.name
+        assert result.made["commit"]
+        assert result.command.startswith(f"selfish-rnn train {TINY.networks[run.case.network][0]} ")
+        assert len(result.series["epoch"]) == len(result.series["valid_perplexity"]) > 0
+    path = render_item(item, findings)[0]
+    lines = [line for line in path.read_text().splitlines() if line.startswith("| ")]
+    if item.shows not in ("gates", "flops"):
+        for row, line in zip(item.rows, lines[1:], strict=True):
+            assert row.label in line
+            ours = line.split(" | ")[1 + len(row.paper.keys() & {"valid", "test"}) :]
+            assert row.case is None or item.shows == "time" or NONE not in ours
+
+
+@pytest.mark.slow
+def test_a_timed_run_is_measured_when_its_time_is_up(made: tuple[Path, Workshop]) -> None:
+    results = findings_of(made[0], "tiny").results
+    for run in plan([ITEMS["time-to-quality"]], TINY):
+        result = results.of(run)
+        if result is None:  # a busy machine may not get through the first epoch
+            assert not records_of(made[1].folder(run))
+            continue
+        assert [point["seconds"] for point in result.points] == [TINY.budget]
+        assert result.points[0]["test_perplexity"] > 1
+        # Stopped by the clock and not at the end of its ten thousand epochs.
+        assert 0 < result.series["epoch"][-1] < 10_000
+
+
+@pytest.mark.slow
+def test_nothing_is_made_twice(made: tuple[Path, Workshop]) -> None:
+    def never(command: object, log: object) -> None:
+        raise AssertionError(f"{command} was started again")
+
+    root, workshop = made
+    again = Workshop(TINY, workshop.runs, Results(root, "tiny"), launch=never)  # type: ignore[arg-type]
+    progress = make(wanted(list(ITEMS.values()), TINY, (), timed=False), again)
+    assert {outcome.state for outcome in progress.outcomes} == {"finished before"}
+    timed = [run for run in wanted(list(ITEMS.values()), TINY, (), timed=True) if again.results.of(run) is not None]
+    assert make_timed(timed, again, TINY.budget).outcomes == []
+    names = [
+        json.loads(path.read_text())["run"]
+        for path in root.rglob("tiny/*/*-seed[0-9].json")
+        if path.parent.name != "distances"
+    ]
+    assert len(names) == len(set(names))
+    assert set(names) >= {run.name for run in wanted(list(ITEMS.values()), TINY, (), timed=False)}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_run_of_every_scale_has_valid_settings_and_a_name_of_its_own(scale: str) -> None:
+    runs = plan(ITEMS.values(), SCALES[scale])
+    settings = {run.experiment.model_dump_json(): run.name for run in runs}
+    assert len(settings) == len(runs)
+
+
+def test_every_claim_is_decided_by_runs_that_items_make() -> None:
+    made = {(run.name) for run in plan(ITEMS.values(), TINY)}
+    for claim in CLAIMS:
+        for network in claim.networks:
+            for part in claim.parts:
+                for case in part.on(network).cases:
+                    assert PlannedRun(TINY, case, 1).name in made, (claim.number, case)
+
+
+def test_there_are_twelve_claims() -> None:
+    assert [claim.number for claim in CLAIMS] == list(range(1, 13))
+
+
+def test_a_table_without_results_has_the_papers_numbers(tmp_path: Path) -> None:
+    findings = Findings(TINY, Results(tmp_path, "tiny"), Distances(tmp_path, "tiny"))
+    assert "| by mean gradient | 74.54 | 72.31 | - | - | - | 0 |" in table(ITEMS["gate-rules"], findings)

@@ -1,0 +1,108 @@
+"""Runs that end by the clock, with processes that only pretend to train."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from selfish_rnn.experiment.presets import to_yaml
+from selfish_rnn.reproduce.case import Case
+from selfish_rnn.reproduce.making import Workshop
+from selfish_rnn.reproduce.plan import PlannedRun
+from selfish_rnn.reproduce.results import Results
+from selfish_rnn.reproduce.scales import TINY
+from selfish_rnn.reproduce.scheduling.scheduler import SELFISH_RNN, Process
+from selfish_rnn.reproduce.timed import make_timed
+
+SCALE = replace(TINY, marks=2)
+RUN = PlannedRun(SCALE, Case("wide-lstm", sparsity=0.9), 1)
+BUDGET = 0.8
+
+
+class Pretended:
+    """Works until it is asked to stop; an evaluation ends at once."""
+
+    def __init__(self, code: int | None) -> None:
+        self.code = code
+
+    def poll(self) -> int | None:
+        return self.code
+
+    def send_signal(self, number: int, /) -> None:
+        assert number == signal.SIGINT
+        self.code = 130
+
+
+class Pretender:
+    """Launches processes that pretend: an epoch each time a run is trained, a better network at each evaluation."""
+
+    def __init__(self, folder: Path, fail: str = "") -> None:
+        self.folder, self.fail = folder, fail
+        self.commands: list[str] = []
+        self.epochs = 0
+
+    def __call__(self, command: Sequence[str], log: IO[bytes]) -> Process:
+        what = command[len(SELFISH_RNN)]
+        self.commands.append(what)
+        if what == self.fail:
+            return Pretended(2)
+        if what == "evaluate":
+            log.write(f"valid perplexity {100 - self.epochs}.00\ntest perplexity 1,{90 - self.epochs}.50\n".encode())
+            log.flush()
+            return Pretended(0)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "config.yaml").write_text(to_yaml(RUN.experiment))
+        (self.folder / "vocabulary.json").write_text('{"tokens": ["a"]}')
+        self.epochs += 1
+        with open(self.folder / "metrics.jsonl", "a") as metrics:
+            metrics.write(json.dumps({"epoch": self.epochs, "seconds": 0.01 * self.epochs}) + "\n")
+        return Pretended(None)
+
+
+@pytest.fixture
+def workshop(tmp_path: Path) -> Workshop:
+    return Workshop(SCALE, tmp_path / "runs", Results(tmp_path / "results", "tiny"))
+
+
+def test_a_run_is_stopped_measured_and_continued_at_every_mark(workshop: Workshop) -> None:
+    pretender = Pretender(workshop.folder(RUN))
+    progress = make_timed([RUN], replace(workshop, launch=pretender), BUDGET)
+    assert pretender.commands == ["train", "evaluate", "resume", "evaluate"]
+    assert [outcome.state for outcome in progress.outcomes] == ["out of time"]
+    result = workshop.results.of(RUN)
+    assert result is not None
+    assert result.points == [
+        {"seconds": BUDGET / 2, "valid_perplexity": 99.0, "test_perplexity": 189.5},
+        {"seconds": BUDGET, "valid_perplexity": 98.0, "test_perplexity": 188.5},
+    ]
+    assert make_timed([RUN], replace(workshop, launch=pretender), BUDGET).outcomes == []
+    assert len(pretender.commands) == 4
+
+
+def test_time_that_was_spent_before_a_kill_is_not_spent_again(workshop: Workshop) -> None:
+    pretender = Pretender(workshop.folder(RUN))
+    first = replace(workshop, launch=pretender, scale=replace(SCALE, marks=1))
+    make_timed([RUN], first, BUDGET / 2)
+    next(workshop.results.folder.rglob("*.json")).unlink()
+    make_timed(
+        [RUN], replace(workshop, launch=pretender, results=Results(workshop.results.folder.parent, "tiny")), BUDGET
+    )
+    # The first half is over and measured already.
+    assert pretender.commands == ["train", "evaluate", "resume", "evaluate"]
+
+
+def test_a_run_that_fails_is_told_and_has_no_result(workshop: Workshop) -> None:
+    progress = make_timed([RUN], replace(workshop, launch=Pretender(workshop.folder(RUN), fail="train")), BUDGET)
+    assert [outcome.state for outcome in progress.outcomes] == ["failed"]
+    assert workshop.results.of(RUN) is None
+
+
+def test_an_evaluation_that_fails_is_told(workshop: Workshop) -> None:
+    progress = make_timed([RUN], replace(workshop, launch=Pretender(workshop.folder(RUN), fail="evaluate")), BUDGET)
+    assert "failed" in [outcome.state for outcome in progress.outcomes]
