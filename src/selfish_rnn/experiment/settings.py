@@ -4,26 +4,18 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 import torch
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    create_model,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
 from selfish_rnn.errors import unknown
 from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS, ConfiguredMethod
 from selfish_rnn.experiment.explain import names_of
 from selfish_rnn.models import MODELS, LanguageModel
-from selfish_rnn.topology import SCHEDULES, SELFISH, Method
+from selfish_rnn.topology import SELFISH, Method
 from selfish_rnn.topology.methods import OPTIONAL_PARTS, registered_names
 
 
@@ -33,26 +25,25 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
-def one_of(kind: str, names: typing.Collection[str]) -> BeforeValidator:
-    """A name out of a table; another one is an error that shows the nearest match."""
-    return BeforeValidator(lambda value: _known_name(kind, value, names))
+def one_of(kind: str, names: Collection[str]) -> BeforeValidator:
+    """A name out of a table as it is when the name is given, or ``none`` for a part a method can be without.
 
-
-def part(kind: str) -> BeforeValidator:
-    """A part of a method, out of the tables of parts as they are when it is given; ``none`` where there can be none."""
+    Another one is an error that shows the nearest match.
+    """
 
     def check(value: Any) -> Any:
         if value == "none" and kind in OPTIONAL_PARTS:
             return None
-        return _known_name(kind, value, registered_names(kind))
+        if value is not None and not (isinstance(value, str) and value in names):
+            raise ValueError(unknown(kind, value, names))
+        return value
 
     return BeforeValidator(check)
 
 
-def _known_name(kind: str, value: Any, names: typing.Collection[str]) -> Any:
-    if value is not None and not (isinstance(value, str) and value in names):
-        raise ValueError(unknown(kind, value, names))
-    return value
+def part(kind: str) -> BeforeValidator:
+    """The name of a part that is registered."""
+    return one_of(kind, registered_names(kind))
 
 
 def _name_alone(value: Any) -> Any:
@@ -169,18 +160,18 @@ class ModelSettings(Section):
 
     name: str
 
+    def build(self, vocabulary: int) -> LanguageModel:
+        """The language model, for a vocabulary of so many words."""
+        return MODELS[self.name](vocabulary, **self.model_dump(exclude={"name"}))
+
 
 def _model_settings(name: str) -> type[ModelSettings]:
-    constructor = MODELS[name]
-    fixed: dict[str, Any] = constructor.keywords if isinstance(constructor, partial) else {}
-    function: Callable[..., LanguageModel] = constructor.func if isinstance(constructor, partial) else constructor
-    hints = typing.get_type_hints(function.__init__)
-    fields: dict[str, Any] = {
-        parameter.name: (hints[parameter.name], parameter.default)
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in fixed
-    }
-    fields = {"name": (Literal[name], name), **fields}
+    constructor = partial(MODELS[name])  # of one that is partial already it is the same
+    hints = typing.get_type_hints(constructor.func.__init__)
+    fields: dict[str, Any] = {"name": (Literal[name], name)}
+    for parameter in inspect.signature(constructor.func).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in constructor.keywords:
+            fields[parameter.name] = (hints[parameter.name], parameter.default)
     return create_model(f"Settings of {name}", __base__=ModelSettings, **fields)
 
 
@@ -237,7 +228,7 @@ class Experiment(Section):
     method: MethodSettings = Field(default_factory=lambda: MethodSettings.model_validate("selfish"))
     sparsity: float = Field(0.67, ge=0, lt=1, description="fraction of zeros")
     prune_rate: float = Field(0.7, ge=0, le=1, description="fraction of weights rewired at first")
-    prune_schedule: Annotated[str, one_of("schedule", SCHEDULES)] = "cosine"
+    prune_schedule: Annotated[str, part("schedule")] = "cosine"
     rewire_every: int | None = Field(None, gt=0, description="updates between rewirings; none: an epoch")
     rescale: bool = Field(False, description="divide the starting weights by sqrt(density)")
     optimizer: OptimizerSection = AveragedSettings.model_validate({"name": "snt-asgd"})
@@ -263,7 +254,7 @@ class Experiment(Section):
     keep_topologies: bool = Field(True, description="write down the topology after every rewiring")
     checkpoint_every: float = Field(10.0, gt=0, description="minutes between checkpoints inside an epoch")
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), validate_default=True)
+    model_config = ConfigDict(validate_default=True)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Experiment:

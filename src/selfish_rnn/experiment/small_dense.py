@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import torch
 
-from selfish_rnn.experiment.settings import Experiment
-from selfish_rnn.models import MODELS, LanguageModel
+from selfish_rnn.experiment.settings import Experiment, ModelSettings
+from selfish_rnn.models import LanguageModel
 from selfish_rnn.sparsifier.selection import choose_weights
 
 WIDTHS = ("embedding", "hidden", "hidden_last")
@@ -32,14 +31,13 @@ def small_dense(experiment: Experiment, vocabulary: int) -> Experiment:
     >>> small_dense(experiment, vocabulary=10_000).model.hidden  # 1500 wide at sparsity 0.67
     699
     """
-    options = experiment.model.model_dump()
-    target = sparse_parameters(experiment, vocabulary)
-    step = options.get("chunk", 1)
-    largest = max(width for name in WIDTHS if name in options for width in _as_tuple(options[name]))
+    model, target = experiment.model, sparse_parameters(experiment, vocabulary)
+    step: int = getattr(model, "chunk", 1)
+    largest = max(max(width) if isinstance(width, tuple) else width for width in _widths(model).values())
 
     @cache
     def count(steps: int) -> int:
-        return _count(_build(_scaled(options, steps * step / largest, step), vocabulary))
+        return _count(_without_memory(_scaled(model, steps * step / largest, step), vocabulary))
 
     # The number of parameters never falls with the width, so the first width to reach the target is found by halving.
     low, high = 1, max(largest // step, 1)
@@ -48,41 +46,36 @@ def small_dense(experiment: Experiment, vocabulary: int) -> Experiment:
         low, high = (low, middle) if count(middle) >= target else (middle + 1, high)
     best = min((low - 1 or 1, low), key=lambda steps: abs(count(steps) - target))
     settings = experiment.model_dump()
-    settings["model"] = _scaled(options, best * step / largest, step)
+    settings["model"] = _scaled(model, best * step / largest, step).model_dump()
     settings["sparsity"] = 0.0
     return Experiment.model_validate(settings)
 
 
 def sparse_parameters(experiment: Experiment, vocabulary: int) -> int:
     """How many parameters the experiment's model has once it is sparse, biases and what stays dense included."""
-    model = _build(experiment.model.model_dump(), vocabulary)
+    model = _without_memory(experiment.model, vocabulary)
     matrices = sum(parameter.numel() for _, parameter, _ in choose_weights(model, None, model.dense_parameters))
     return _count(model) - matrices + round((1 - experiment.sparsity) * matrices)
 
 
-def _scaled(options: dict[str, Any], factor: float, step: int) -> dict[str, Any]:
-    """Options with all widths scaled, each to a whole number of steps and at least one."""
+def _widths(model: ModelSettings) -> dict[str, int | tuple[int, ...]]:
+    return {name: getattr(model, name) for name in WIDTHS if hasattr(model, name)}
+
+
+def _scaled(model: ModelSettings, factor: float, step: int) -> ModelSettings:
+    """A model with all widths scaled, each to a whole number of steps and at least one."""
 
     def scale(width: int) -> int:
         return step * max(round(width * factor / step), 1)
 
-    widths = {name: options[name] for name in WIDTHS if name in options}
-    return {
-        **options,
-        **{
-            name: scale(width) if isinstance(width, int) else tuple(map(scale, width)) for name, width in widths.items()
-        },
-    }
+    widths = _widths(model).items()
+    scaled = {name: scale(width) if isinstance(width, int) else tuple(map(scale, width)) for name, width in widths}
+    return model.model_copy(update=scaled)
 
 
-def _as_tuple(width: int | tuple[int, ...]) -> tuple[int, ...]:
-    return (width,) if isinstance(width, int) else width
-
-
-def _build(options: dict[str, Any], vocabulary: int) -> LanguageModel:
-    """A model without memory for its weights."""
+def _without_memory(model: ModelSettings, vocabulary: int) -> LanguageModel:
     with torch.device("meta"):
-        return MODELS[options["name"]](vocabulary, **{name: value for name, value in options.items() if name != "name"})
+        return model.build(vocabulary)
 
 
 def _count(model: LanguageModel) -> int:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from selfish_rnn.corpora import Vocabulary
 from selfish_rnn.engine import available
 from selfish_rnn.errors import UserError
-from selfish_rnn.experiment.settings import MODEL_SETTINGS
+from selfish_rnn.experiment.settings import MODEL_SETTINGS, ModelSettings
 from selfish_rnn.files import ForeignFileError, load_tensors, save_tensors
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.run import Run
-from selfish_rnn.training.build import new_model
 from selfish_rnn.training.saved_weights import restore
 
 FORMAT = "1"
@@ -47,13 +44,13 @@ def load_model(path: str | os.PathLike[str], *, packed: bool | None = None) -> L
     With ``packed`` only the weights that exist are stored and multiplied; by default wherever the kernels were built.
     """
     tensors, settings, vocabulary = _read(Path(path))
-    make = partial(new_model, settings, len(vocabulary))
-    model = restore(make, tensors, str(path), packed=available() if packed is None else packed)
+    packed = available() if packed is None else packed
+    model = restore(lambda: settings.build(len(vocabulary)), tensors, str(path), packed=packed)
     model.vocabulary = vocabulary
     return model.eval()
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], Vocabulary]:
+def _read(path: Path) -> tuple[dict[str, Tensor], ModelSettings, Vocabulary]:
     if not path.is_file():
         raise UserError(f"{path} is not a file: {_REMEDY}")
     try:
@@ -69,4 +66,4 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any], Vocabulary]:
     if settings.get("name") not in MODEL_SETTINGS:
         raise UserError(f"{path} is of a model called {settings.get('name')!r}; known are {', '.join(MODEL_SETTINGS)}")
     checked = MODEL_SETTINGS[settings["name"]].model_validate(settings)
-    return tensors, checked.model_dump(), Vocabulary.from_json(metadata["vocabulary"])
+    return tensors, checked, Vocabulary.from_json(metadata["vocabulary"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shlex
@@ -112,10 +113,8 @@ class RunFolder:
     @classmethod
     def free_name(cls, parent: Path, name: str) -> Path:
         """``parent/name-1``, or the first number that is not taken."""
-        number = 1
-        while (parent / f"{name}-{number}").exists():
-            number += 1
-        return parent / f"{name}-{number}"
+        paths = (parent / f"{name}-{number}" for number in itertools.count(1))
+        return next(path for path in paths if not path.exists())
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         write_atomically(self.summary, json.dumps(summary, indent=2).encode() + b"\n")

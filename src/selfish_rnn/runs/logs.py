@@ -10,7 +10,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from selfish_rnn.errors import UserError
 from selfish_rnn.files import append, clear_write_errors, write_atomically
 
 # JSON has no such numbers, and most readers other than Python's refuse the bare words.
-_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_SPECIAL = ("NaN", "Infinity", "-Infinity")
 
 
 class MetricsLog:
@@ -38,7 +38,7 @@ class MetricsLog:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add one record; if that fails, nothing of it stays in the file."""
-        line = json.dumps(_without_special(record), allow_nan=False)
+        line = json.dumps(_converted(record, _as_text), allow_nan=False)
         append(self.path, line.encode() + b"\n")
 
     def read(self) -> list[dict[str, Any]]:
@@ -74,22 +74,20 @@ class MetricsLog:
             raise UserError(f"cannot read {self.path}: {error.strerror}") from error
 
 
-def _without_special(value: Any) -> Any:
+def _converted(value: Any, convert: Callable[[Any], Any]) -> Any:
     if isinstance(value, Mapping):
-        return {key: _without_special(item) for key, item in value.items()}
+        return {key: _converted(item, convert) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_without_special(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return next(name for name, special in _SPECIAL.items() if str(special) == str(float(value)))
-    return value
+        return [_converted(item, convert) for item in value]
+    return convert(value)
 
 
-def _with_special(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _with_special(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_with_special(item) for item in value]
-    return _SPECIAL.get(value, value) if isinstance(value, str) else value
+def _as_text(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _as_number(value: Any) -> Any:
+    return float(value) if value in _SPECIAL else value
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
@@ -100,7 +98,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
         return None
     # Without its end a line was still being written, and the next record would be glued to it.
     whole = line.endswith(b"\n") and isinstance(record, dict)
-    return _with_special(record) if whole else None
+    return _converted(record, _as_number) if whole else None
 
 
 def _belongs(line: bytes, step: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from selfish_rnn.runs.topologies import TopologyHistory
 from selfish_rnn.runs.topology_recording import TopologyRecorder
 from selfish_rnn.system import peak_memory
 from selfish_rnn.topology import Topology
-from selfish_rnn.training.build import check_before_training, new_model
+from selfish_rnn.training.build import check_before_training
 from selfish_rnn.training.engine_choice import EngineChoice, choose_engine
 from selfish_rnn.training.evaluation import evaluate_splits
 from selfish_rnn.training.metrics import Listener
@@ -93,9 +93,10 @@ class Run:
     def model(self) -> LanguageModel:
         """The best model so far, ready to evaluate."""
         weights, experiment = self.folder.read_model(), self.experiment
-        make = partial(new_model, experiment.model.model_dump(), len(self.vocabulary))
         packed = experiment.engine == "packed" and torch.device(experiment.device).type == "cpu" and available()
-        return restore(make, weights, str(self.folder.model), packed=packed).to(experiment.device).eval()
+        source, words = str(self.folder.model), len(self.vocabulary)
+        model = restore(lambda: experiment.model.build(words), weights, source, packed=packed)
+        return model.to(experiment.device).eval()
 
     @property
     def topologies(self) -> TopologyHistory:

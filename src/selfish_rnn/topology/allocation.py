@@ -5,18 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Allocation:
+class Part:
+    """A part of a method, under the name that configurations know it by."""
+
+    name: str
+
+
+AnyPart = TypeVar("AnyPart", bound=Part)
+
+
+def by_name(*parts: AnyPart) -> dict[str, AnyPart]:
+    """A table of parts."""
+    return {part.name: part for part in parts}
+
+
+@dataclass(frozen=True)
+class Allocation(Part):
     """A way to divide the budget: ``counts(shapes, density)`` says how many weights each matrix starts with.
 
     ``dense`` says that all of them exist at the start, whatever the density.
     """
 
-    name: str
     counts: Callable[[Sequence[Shape], float], list[int]]
     dense: bool = False
 
@@ -108,12 +123,9 @@ def apportion(total: int, shares: Sequence[float], capacities: Sequence[int], mi
     return counts
 
 
-ALLOCATIONS = {
-    part.name: part
-    for part in (
-        Allocation("uniform", uniform),
-        Allocation("er", erdos_renyi),
-        Allocation("erk", erdos_renyi_kernel),
-        Allocation("dense", dense, dense=True),
-    )
-}
+ALLOCATIONS = by_name(
+    Allocation("uniform", uniform),
+    Allocation("er", erdos_renyi),
+    Allocation("erk", erdos_renyi_kernel),
+    Allocation("dense", dense, dense=True),
+)

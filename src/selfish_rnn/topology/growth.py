@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from selfish_rnn.topology.allocation import Part, by_name
 from selfish_rnn.topology.redistribution import Quota
 from selfish_rnn.topology.removal import Signal
 from selfish_rnn.topology.sampling import sample_empty
@@ -16,7 +17,7 @@ from selfish_rnn.topology.topology import Topology, as_float
 
 
 @dataclass(frozen=True)
-class Growth:
+class Growth(Part):
     """A way to choose new positions: ``choose(occupied, quotas)`` gives those of every quota, none occupied, sorted.
 
     - ``random``: ``choose`` is also given a ``generator=``.
@@ -25,7 +26,6 @@ class Growth:
     - ``elsewhere``: what was removed just now counts as occupied, where there is room enough without it.
     """
 
-    name: str
     choose: Callable[..., Tensor]
     random: bool = False
     signal: Signal | None = None
@@ -39,11 +39,10 @@ def at_random(topology: Topology, quotas: Sequence[Quota], generator: torch.Gene
     or two. So runs that differ in the last digit of a weight that is about to go stay together.
     """
     seeds = torch.randint(2**62, (len(quotas),), generator=generator).tolist()
-    grown = [
-        sample_empty(topology.positions[topology.within(span)].numpy() - span.start, span.size, count, seed)
-        + span.start
-        for (span, count), seed in zip(quotas, seeds, strict=True)
-    ]
+    grown = []
+    for (span, count), seed in zip(quotas, seeds, strict=True):
+        occupied = topology.positions[topology.within(span)].numpy() - span.start
+        grown.append(sample_empty(occupied, span.size, count, seed) + span.start)
     return torch.from_numpy(np.concatenate(grown))
 
 
@@ -60,12 +59,9 @@ def by_score(topology: Topology, quotas: Sequence[Quota], score: Tensor) -> Tens
     return torch.cat(grown).sort().values
 
 
-GROWTHS = {
-    part.name: part
-    for part in (
-        Growth("random", at_random, random=True),
-        Growth("random-elsewhere", at_random, random=True, elsewhere=True),
-        Growth("gradient", by_score, signal="gradient"),
-        Growth("momentum", by_score, signal="momentum"),
-    )
-}
+GROWTHS = by_name(
+    Growth("random", at_random, random=True),
+    Growth("random-elsewhere", at_random, random=True, elsewhere=True),
+    Growth("gradient", by_score, signal="gradient"),
+    Growth("momentum", by_score, signal="momentum"),
+)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import KeysView, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from selfish_rnn.errors import unknown
-from selfish_rnn.topology.allocation import ALLOCATIONS, Allocation, Shape
+from selfish_rnn.topology.allocation import ALLOCATIONS, Allocation, AnyPart, Shape
 from selfish_rnn.topology.growth import GROWTHS, Growth
 from selfish_rnn.topology.redistribution import REDISTRIBUTIONS, Redistribution
 from selfish_rnn.topology.removal import POOLS, REMOVALS, Pool, Removal, Signal
 from selfish_rnn.topology.schedules import PRUNINGS, SCHEDULES, Pruning, Schedule
-
-Part = Allocation | Removal | Redistribution | Growth | Pruning | Schedule
-AnyPart = TypeVar("AnyPart", bound=Part)
 
 _TABLES: dict[str, tuple[type, dict[str, Any]]] = {
     "allocation": (Allocation, ALLOCATIONS),
@@ -46,9 +43,9 @@ def register(part: AnyPart) -> AnyPart:
     raise TypeError(f"a part is an Allocation, Removal, Redistribution, Growth, Pruning or Schedule, not {part!r}")
 
 
-def registered_names(kind: str) -> list[str]:
-    """The names of all parts of a kind, also of those that were registered."""
-    return list(_TABLES[kind][1])
+def registered_names(kind: str) -> KeysView[str]:
+    """The names of all parts of a kind, also of those that will be registered."""
+    return _TABLES[kind][1].keys()
 
 
 def find_part(kind: str, part: Any) -> Any:
@@ -112,16 +109,14 @@ class Method:
         if self.pool not in self.removal.pools:
             pools = " or ".join(self.removal.pools)
             raise ValueError(f"removal {self.removal.name} does not work on each {self.pool}: pool must be {pools}")
-        signals = {kind: part.signal for kind, part in self._choosing().items() if part.signal}
+        signals = self._signals()
         if len(set(signals.values())) > 1:
             said = ", ".join(f"{kind} by {signal}" for kind, signal in signals.items())
             raise ValueError(f"its parts go by different signals ({said}): use parts that go by the same")
 
-    def _choosing(self) -> dict[str, Removal | Redistribution | Growth]:
-        """The parts at work in a rewiring."""
-        if self.removal is None or self.growth is None:
-            return {}
-        return {"removal": self.removal, "redistribution": self.redistribution, "growth": self.growth}
+    def _signals(self) -> dict[str, Signal]:
+        parts = {kind: getattr(self, kind) for kind in ("removal", "redistribution", "growth") if self.rewires}
+        return {kind: part.signal for kind, part in parts.items() if part.signal}
 
     @property
     def rewires(self) -> bool:
@@ -141,7 +136,7 @@ class Method:
     @property
     def signal(self) -> Signal | None:
         """What a rewiring goes by besides the existing weights, as its parts say."""
-        return next((part.signal for part in self._choosing().values() if part.signal), None)
+        return next(iter(self._signals().values()), None)
 
     @property
     def sparse_backward(self) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from torch import Tensor
 
-from selfish_rnn.topology.allocation import apportion
+from selfish_rnn.topology.allocation import Part, apportion, by_name
 from selfish_rnn.topology.removal import Signal
-from selfish_rnn.topology.topology import Span, Topology
+from selfish_rnn.topology.topology import Span, Topology, mean_magnitude
 
 
 @dataclass(frozen=True)
@@ -17,14 +17,14 @@ class AfterRemoval:
     """A matrix after removal: what stays (``topology`` and its weights) and how many weights are to be grown.
 
     ``before`` is the topology before removal. ``gradients`` are those of the staying weights, where there are any.
-    Growth keeps clear of what is ``taken``: the topology, unless it also excludes what was removed just now.
+    With ``elsewhere`` growth keeps clear not only of the topology but also of what was removed just now.
     """
 
     topology: Topology
     before: Topology
     values: Tensor
     gradients: Tensor | None = None
-    removed_taken: bool = False
+    elsewhere: bool = False
 
     @property
     def count(self) -> int:
@@ -32,14 +32,14 @@ class AfterRemoval:
 
     @property
     def taken(self) -> Topology:
-        return self.before if self.removed_taken else self.topology
+        return self.before if self.elsewhere else self.topology
+
+    @property
+    def spans(self) -> list[Span]:
+        return [span for _, span in self.topology.gate_spans()]
 
     def room(self, span: Span) -> int:
         return span.size - self.taken.count_in(span)
-
-    def keeping_clear_of_removed(self) -> AfterRemoval:
-        """The same, with what was removed just now as taken."""
-        return replace(self, removed_taken=True)
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class MatrixCounts:
     kept: int
     freed: int
     room: int
-    score: float | None = None
+    score: float = 0.0
 
 
 Quota = tuple[Span, int]
@@ -60,7 +60,7 @@ Quota = tuple[Span, int]
 
 
 @dataclass(frozen=True)
-class Redistribution:
+class Redistribution(Part):
     """A way to divide what removal has freed, in one of two places.
 
     ``quotas(freed)`` says how many weights grow in which span of a matrix, as many as the matrix has lost;
@@ -68,7 +68,6 @@ class Redistribution:
     network may ask for a ``signal``, whose mean magnitude is then the score of each matrix.
     """
 
-    name: str
     quotas: Callable[[AfterRemoval], list[Quota]] | None = None
     counts: Callable[[Sequence[MatrixCounts]], list[int]] | None = None
     signal: Signal | None = None
@@ -87,9 +86,7 @@ def same_matrix(freed: AfterRemoval) -> list[Quota]:
 
 def same_gate(freed: AfterRemoval) -> list[Quota]:
     """Each gate grows what it lost."""
-    return [
-        (span, freed.before.count_in(span) - freed.topology.count_in(span)) for _, span in freed.topology.gate_spans()
-    ]
+    return [(span, freed.before.count_in(span) - freed.topology.count_in(span)) for span in freed.spans]
 
 
 def equal_gates(freed: AfterRemoval) -> list[Quota]:
@@ -99,7 +96,7 @@ def equal_gates(freed: AfterRemoval) -> list[Quota]:
     loses fewer, grows as many as the others and so gains. Where the gates differ in size (ON-LSTM's master gates)
     the number goes with the size, or the small ones would fill up at once.
     """
-    return _by_share(freed, [float(span.size) for _, span in freed.topology.gate_spans()])
+    return _by_share(freed, [span.size for span in freed.spans])
 
 
 def gates_by_magnitude(freed: AfterRemoval) -> list[Quota]:
@@ -118,22 +115,17 @@ def gates_by_gradient(freed: AfterRemoval) -> list[Quota]:
 
 
 def _gate_means(freed: AfterRemoval, values: Tensor) -> list[float]:
-    means = []
-    for _, span in freed.topology.gate_spans():
-        kept = values[freed.topology.within(span)]
-        means.append(float(kept.abs().mean()) if len(kept) else 0.0)
-    return means
+    return [mean_magnitude(values[freed.topology.within(span)]) for span in freed.spans]
 
 
 def _by_share(freed: AfterRemoval, shares: Sequence[float]) -> list[Quota]:
-    spans = [span for _, span in freed.topology.gate_spans()]
-    counts = apportion(freed.count, shares, [freed.room(span) for span in spans])
-    return list(zip(spans, counts, strict=True))
+    counts = apportion(freed.count, shares, [freed.room(span) for span in freed.spans])
+    return list(zip(freed.spans, counts, strict=True))
 
 
 def layers_by_survivors(network: Sequence[MatrixCounts]) -> list[int]:
     """Every matrix grows in proportion to the weights it kept (DSR, Mostafa & Wang 2019)."""
-    return _over_layers(network, [float(layer.kept) for layer in network], fill=1.0)
+    return _over_layers(network, [layer.kept for layer in network], fill=1.0)
 
 
 def layers_by_momentum(network: Sequence[MatrixCounts]) -> list[int]:
@@ -141,7 +133,7 @@ def layers_by_momentum(network: Sequence[MatrixCounts]) -> list[int]:
 
     No matrix is filled beyond 99 % of its room.
     """
-    return _over_layers(network, [layer.score or 0.0 for layer in network], fill=0.99)
+    return _over_layers(network, [layer.score for layer in network], fill=0.99)
 
 
 def _over_layers(network: Sequence[MatrixCounts], shares: Sequence[float], fill: float) -> list[int]:
@@ -151,15 +143,12 @@ def _over_layers(network: Sequence[MatrixCounts], shares: Sequence[float], fill:
     return apportion(total, shares, capacities if sum(capacities) >= total else rooms)
 
 
-REDISTRIBUTIONS = {
-    part.name: part
-    for part in (
-        Redistribution("matrix", same_matrix),
-        Redistribution("gate", same_gate),
-        Redistribution("gates-equal", equal_gates),
-        Redistribution("gates-by-magnitude", gates_by_magnitude),
-        Redistribution("gates-by-gradient", gates_by_gradient),
-        Redistribution("layers-by-survivors", counts=layers_by_survivors),
-        Redistribution("layers-by-momentum", counts=layers_by_momentum, signal="momentum"),
-    )
-}
+REDISTRIBUTIONS = by_name(
+    Redistribution("matrix", same_matrix),
+    Redistribution("gate", same_gate),
+    Redistribution("gates-equal", equal_gates),
+    Redistribution("gates-by-magnitude", gates_by_magnitude),
+    Redistribution("gates-by-gradient", gates_by_gradient),
+    Redistribution("layers-by-survivors", counts=layers_by_survivors),
+    Redistribution("layers-by-momentum", counts=layers_by_momentum, signal="momentum"),
+)

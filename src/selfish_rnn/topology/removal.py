@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from selfish_rnn.topology.allocation import Part, by_name
 from selfish_rnn.topology.topology import Topology, as_float
 
 Pool = Literal["gate", "matrix", "network"]
@@ -25,7 +26,7 @@ Momentum is that of the optimizer, or the gradient where the optimizer has none.
 
 
 @dataclass(frozen=True)
-class Removal:
+class Removal(Part):
     """A way to choose the weights that go: ``mark(values, rate)`` marks ``round(rate * n)`` of the n weights of a pool.
 
     >>> Removal("largest", lambda values, rate: by_magnitude(1 / values, rate)).pools
@@ -41,7 +42,6 @@ class Removal:
     - ``rates(densities, scores, rate)``: a rate for every matrix, from the mean magnitude of its ``signal``.
     """
 
-    name: str
     mark: Callable[..., Tensor]
     pools: tuple[Pool, ...] = POOLS
     random: bool = False
@@ -82,12 +82,10 @@ def signed(values: Tensor, rate: float) -> Tensor:
     """
     removed = torch.zeros(len(values), dtype=torch.bool)
     negative = values < 0
-    negatives = int(negative.sum())
     count = round(rate * len(values))
-    from_negative = min(round(rate * negatives), count)
-    from_positive = count - from_negative
+    from_negative = min(round(rate * int(negative.sum())), count)
     removed[negative] = _smallest(values[negative], from_negative)
-    removed[~negative] = _smallest(values[~negative], from_positive)
+    removed[~negative] = _smallest(values[~negative], count - from_negative)
     return removed
 
 
@@ -157,12 +155,9 @@ def _one_stays(removed: Tensor, weights: Tensor) -> Tensor:
     return removed
 
 
-REMOVALS = {
-    part.name: part
-    for part in (
-        Removal("magnitude", by_magnitude),
-        Removal("signed", signed),
-        Removal("threshold", below, ("network",), state=1e-3, adapt=halved_or_doubled, elementwise=True),
-        Removal("magnitude-sparing-dense", by_magnitude, ("matrix",), rates=sparing_rates, signal="momentum"),
-    )
-}
+REMOVALS = by_name(
+    Removal("magnitude", by_magnitude),
+    Removal("signed", signed),
+    Removal("threshold", below, ("network",), state=1e-3, adapt=halved_or_doubled, elementwise=True),
+    Removal("magnitude-sparing-dense", by_magnitude, ("matrix",), rates=sparing_rates, signal="momentum"),
+)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.topology.methods import Method
-from selfish_rnn.topology.redistribution import AfterRemoval, MatrixCounts, Quota
+from selfish_rnn.topology.redistribution import AfterRemoval, MatrixCounts
 from selfish_rnn.topology.removal import remove, remove_over_network
 from selfish_rnn.topology.sampling import false_indices
 from selfish_rnn.topology.topology import ActiveWeights, Network, Topology
@@ -40,11 +40,7 @@ class Rewiring:
 
 
 def rewire(
-    method: Method,
-    network: Network,
-    rate: float,
-    generator: torch.Generator,
-    state: dict[str, Any] | None = None,
+    method: Method, network: Network, rate: float, generator: torch.Generator, state: dict[str, Any] | None = None
 ) -> Iterator[Rewiring]:
     """Remove the fraction ``rate`` of the weights and grow as many, as the method says; one matrix after the other.
 
@@ -54,41 +50,21 @@ def rewire(
     """
     if not method.rewires:
         raise ValueError(f"method {method.name!r} grows nothing; there is nothing to rewire")
-    state = method.first_state() if state is None else state
-    return _rewirings(_Plan(_Removing(method, len(network), generator, state), network, rate), generator)
+    removing = _Removing(method, len(network), generator, method.first_state() if state is None else state)
+    return map(_Plan(removing, network, rate, generator).rewiring, range(len(network)))
 
 
 def prune(method: Method, network: Network, counts: Sequence[int], generator: torch.Generator) -> Iterator[Rewiring]:
     """Remove weights of every matrix, as the method says, until as many as ``counts`` says are left; none grows."""
     removing = _Removing(method, len(network), generator, method.first_state())
-    for index, count in enumerate(counts):
-        yield _pruning(removing, index, network[index](), count)
 
+    def pruning(index: int) -> Rewiring:
+        matrix = network[index]()
+        existing = matrix.topology.count
+        removed = removing.matrix(index, matrix, max(existing - counts[index], 0) / max(existing, 1))
+        return Rewiring(matrix.topology, removed, torch.empty(0, dtype=torch.int64))
 
-def _pruning(removing: _Removing, index: int, matrix: ActiveWeights, count: int) -> Rewiring:
-    surplus = max(matrix.topology.count - count, 0)
-    removed = removing.matrix(index, matrix, surplus / max(matrix.topology.count, 1))
-    return Rewiring(matrix.topology, removed, torch.empty(0, dtype=torch.int64))
-
-
-def _rewirings(plan: _Plan, generator: torch.Generator) -> Iterator[Rewiring]:
-    for index in range(len(plan.network)):
-        yield _rewiring(plan, index, generator)
-
-
-def _rewiring(plan: _Plan, index: int, generator: torch.Generator) -> Rewiring:
-    growth = plan.growth
-    matrix = plan.network[index]()
-    removed = plan.removed(index, matrix)
-    staying = false_indices(removed)
-    gradients = None if matrix.gradients is None else matrix.gradients[staying]
-    freed = AfterRemoval(matrix.topology.without(removed), matrix.topology, matrix.values[staying], gradients)
-    if growth.elsewhere and plan.has_room_elsewhere(freed):
-        freed = freed.keeping_clear_of_removed()
-    needs: dict[str, Any] = {"generator": generator} if growth.random else {}
-    if growth.signal is not None:
-        needs["score"] = matrix.dense_score()
-    return Rewiring(matrix.topology, removed, growth.choose(freed.taken, plan.quotas(index, freed), **needs))
+    return map(pruning, range(len(network)))
 
 
 class _Removing:
@@ -127,53 +103,62 @@ class _Removing:
 class _Plan:
     """What a rewiring decides over all matrices together; what is a matrix's own affair is decided when it is there."""
 
-    def __init__(self, removing: _Removing, network: Network, rate: float) -> None:
-        assert removing.method.growth is not None
-        self.growth = removing.method.growth
-        self.redistribution = removing.method.redistribution
+    def __init__(self, removing: _Removing, network: Network, rate: float, generator: torch.Generator) -> None:
+        removal, redistribution, growth = removing.part, removing.method.redistribution, removing.method.growth
+        assert growth is not None
+        self.growth, self.redistribution = growth, redistribution
         self.network = network
         self._removing = removing
+        self._generator = generator
         self._rates = [rate] * len(network)
         self._removed: list[Tensor] | None = None
         self._elsewhere: bool | None = None
         self._counts: list[int] | None = None
-        removal = removing.part
-        scores: list[float | None] = [None] * len(network)
-        if removal.signal is not None or self.redistribution.signal is not None:
+        scores = [0.0] * len(network)
+        if removal.signal is not None or redistribution.signal is not None:
             scores = [matrix().mean_score() for matrix in network]
         if removal.rates is not None:
-            densities = [matrix().topology.density for matrix in network]
-            self._rates = removal.rates(densities, [score or 0.0 for score in scores], rate)
+            self._rates = removal.rates([matrix().topology.density for matrix in network], scores, rate)
         if removing.method.pool == "network" or removal.state is not None:
             self._removed = removing.network(network, self._rates, rate)
-        if self.redistribution.counts is not None:
+        if redistribution.counts is not None:
             layers = [self._layer(index, score) for index, score in enumerate(scores)]
             clear = [replace(layer, room=layer.room - layer.freed) for layer in layers]
             self._elsewhere = sum(layer.room for layer in clear) >= sum(layer.freed for layer in clear)
-            self._counts = self.redistribution.counts(clear if self.growth.elsewhere and self._elsewhere else layers)
+            self._counts = redistribution.counts(clear if growth.elsewhere and self._elsewhere else layers)
 
-    def removed(self, index: int, matrix: ActiveWeights) -> Tensor:
-        """Marks of the weights of a matrix that go."""
+    def rewiring(self, index: int) -> Rewiring:
+        """What happens to one matrix."""
+        matrix = self.network[index]()
+        before, removed = matrix.topology, self._marks(index, matrix)
+        staying = false_indices(removed)
+        gradients = None if matrix.gradients is None else matrix.gradients[staying]
+        freed = AfterRemoval(before.without(removed), before, matrix.values[staying], gradients)
+        if self.growth.elsewhere:
+            freed = self._growing_elsewhere(freed)
+        if self.redistribution.quotas is not None:
+            quotas = self.redistribution.quotas(freed)
+        else:
+            assert self._counts is not None
+            quotas = [(before.whole, self._counts[index])]
+        needs: dict[str, Any] = {"generator": self._generator} if self.growth.random else {}
+        if self.growth.signal is not None:
+            needs["score"] = matrix.dense_score()
+        return Rewiring(before, removed, self.growth.choose(freed.taken, quotas, **needs))
+
+    def _marks(self, index: int, matrix: ActiveWeights) -> Tensor:
         if self._removed is not None:
             return self._removed[index]
         return self._removing.matrix(index, matrix, self._rates[index])
 
-    def quotas(self, index: int, freed: AfterRemoval) -> list[Quota]:
-        """How many weights grow where in a matrix."""
-        if self._counts is not None:
-            return [(freed.topology.whole, self._counts[index])]
-        assert self.redistribution.quotas is not None
-        return self.redistribution.quotas(freed)
+    def _growing_elsewhere(self, freed: AfterRemoval) -> AfterRemoval:
+        """The same with growth clear of what was removed just now; where there might be no other place, as it was."""
+        clear = replace(freed, elsewhere=True)
+        fits = min(map(clear.room, clear.spans)) >= clear.count if self._elsewhere is None else self._elsewhere
+        return clear if fits else freed
 
-    def has_room_elsewhere(self, freed: AfterRemoval) -> bool:
-        """Whether growth can keep clear of what was removed just now; if not, there might be nowhere else to go."""
-        if self._elsewhere is not None:
-            return self._elsewhere
-        clear = freed.keeping_clear_of_removed()
-        return min(clear.room(span) for _, span in clear.topology.gate_spans()) >= clear.count
-
-    def _layer(self, index: int, score: float | None) -> MatrixCounts:
+    def _layer(self, index: int, score: float) -> MatrixCounts:
         matrix = self.network[index]()
-        freed = int(self.removed(index, matrix).sum())
+        freed = int(self._marks(index, matrix).sum())
         kept = matrix.topology.count - freed
         return MatrixCounts(kept, freed, matrix.topology.size - kept, score)

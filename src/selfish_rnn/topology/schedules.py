@@ -9,23 +9,21 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from selfish_rnn.topology.allocation import Shape, uniform
+from selfish_rnn.topology.allocation import Part, Shape, by_name, uniform
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Part):
     """The prune rate over a run: ``rate(progress, initial)``; one that decays needs to know how long the run is."""
 
-    name: str
     rate: Callable[[float, float], float]
     decays: bool = True
 
 
 @dataclass(frozen=True)
-class Pruning:
+class Pruning(Part):
     """The sparsity over a run in which weights go for good: ``sparsity(progress, final)``, never falling."""
 
-    name: str
     sparsity: Callable[[float, float], float]
 
     def counts(self, shapes: Sequence[Shape], sparsity: float, done: int, planned: int) -> list[int]:
@@ -68,8 +66,7 @@ def gradual_sparsity(progress: float, final: float, start: float = 0.3, end: flo
     return final * (1 - (1 - position) ** 3)
 
 
-SCHEDULES = {
-    part.name: part
-    for part in (Schedule("cosine", cosine), Schedule("linear", linear), Schedule("constant", constant, decays=False))
-}
-PRUNINGS = {part.name: part for part in (Pruning("gradual", gradual_sparsity),)}
+SCHEDULES = by_name(
+    Schedule("cosine", cosine), Schedule("linear", linear), Schedule("constant", constant, decays=False)
+)
+PRUNINGS = by_name(Pruning("gradual", gradual_sparsity))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -54,7 +54,7 @@ class Topology:
 
     def to_mask(self, dtype: torch.dtype = torch.bool, device: torch.device | str = "cpu") -> Tensor:
         """A tensor of the matrix's shape that is 1 where a weight exists."""
-        mask = torch.zeros(math.prod(self.shape), dtype=dtype)
+        mask = torch.zeros(self.size, dtype=dtype)
         mask[self.positions] = 1
         return mask.view(self.shape).to(device)
 
@@ -108,13 +108,12 @@ class Topology:
 
     def without(self, removed: Tensor) -> Topology:
         """The topology without the entries of ``positions`` that ``removed`` (bool) marks."""
-        return Topology(
-            self.shape, self.gates, torch.from_numpy(self.positions.numpy()[false_indices(removed).numpy()])
-        )
+        staying = self.positions.numpy()[false_indices(removed).numpy()]
+        return replace(self, positions=torch.from_numpy(staying))
 
     def joined(self, grown: Tensor) -> Topology:
         """The topology with more positions, sorted, none of which exists yet."""
-        return Topology(self.shape, self.gates, merge(self.positions, grown))
+        return replace(self, positions=merge(self.positions, grown))
 
 
 @dataclass(frozen=True)
@@ -137,12 +136,16 @@ class ActiveWeights:
 
     def mean_score(self) -> float:
         """The mean magnitude of the score over the existing weights."""
-        along = self.dense_score().flatten().cpu()[self.topology.positions]
-        return float(along.abs().mean()) if len(along) else 0.0
+        return mean_magnitude(self.dense_score().flatten().cpu()[self.topology.positions])
 
 
 Network = Sequence[Callable[[], ActiveWeights]]
 """Each matrix of a network when it is asked for: gathering one takes memory, and a rewiring holds one at a time."""
+
+
+def mean_magnitude(values: Tensor) -> float:
+    """``mean(|values|)``, 0 of none."""
+    return float(values.abs().mean()) if len(values) else 0.0
 
 
 def as_float(values: Tensor) -> Tensor:

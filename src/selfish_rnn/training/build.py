@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
 from selfish_rnn.corpora import Corpus
 from selfish_rnn.experiment.settings import Experiment
-from selfish_rnn.models import MODELS, LanguageModel
+from selfish_rnn.models import LanguageModel
 from selfish_rnn.sparsifier import SparseTraining, Sparsifier
 from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures
 from selfish_rnn.training.windows import batched
@@ -18,13 +15,7 @@ from selfish_rnn.training.windows import batched
 def build_model(experiment: Experiment, vocabulary: int) -> LanguageModel:
     """The language model the experiment describes, on its device, with weights drawn from the experiment's seed."""
     torch.manual_seed(_start_seed(experiment))
-    return new_model(experiment.model.model_dump(), vocabulary).to(experiment.device)
-
-
-def new_model(settings: Mapping[str, Any], vocabulary: int) -> LanguageModel:
-    """A language model as its section of the settings describes it."""
-    options = {key: value for key, value in settings.items() if key != "name"}
-    return MODELS[settings["name"]](vocabulary, **options)
+    return experiment.model.build(vocabulary).to(experiment.device)
 
 
 def build_sparsifier(experiment: Experiment, model: LanguageModel, rewirings: int) -> SparseTraining:
@@ -59,6 +50,6 @@ def check_before_training(experiment: Experiment, corpus: Corpus) -> None:
     batched(corpus.valid, experiment.valid_batch_size, "valid_batch_size")
     batched(corpus.test, experiment.test_batch_size, "test_batch_size")
     with torch.device("meta"):  # takes neither time nor memory
-        model = new_model(experiment.model.model_dump(), len(corpus.vocabulary))
+        model = experiment.model.build(len(corpus.vocabulary))
     if experiment.method.configured.group_lasso:
         model.unit_layers()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -69,29 +68,16 @@ def _measure(experiment: Experiment, vocabulary: int) -> float:
     """How many times as fast an update is with the packed engine."""
     if experiment.threads is not None:
         torch.set_num_threads(experiment.threads)
-    return _seconds(experiment, vocabulary, "masked") / _seconds(experiment, vocabulary, "packed")
+    seconds = {}
+    for engine in ("masked", "packed"):  # not in turns, so that the two networks are never in memory together
+        seconds[engine] = _seconds(experiment, vocabulary, engine)
+        gc.collect()
+        give_back_freed_memory()
+    return seconds["masked"] / seconds["packed"]
 
 
 def _seconds(experiment: Experiment, vocabulary: int, engine: str) -> float:
-    """The shortest time of an update: others on the machine only make it longer.
-
-    One engine after the other and not in turns, so that the two networks are never in memory together.
-    """
-    step = _update(experiment, vocabulary, engine)
-    step()
-    found = []
-    for _ in range(ROUNDS):
-        start = time.perf_counter()
-        step()
-        found.append(time.perf_counter() - start)
-    del step
-    gc.collect()
-    give_back_freed_memory()
-    return min(found)
-
-
-def _update(experiment: Experiment, vocabulary: int, engine: str) -> Callable[[], None]:
-    """A training step on random words."""
+    """The shortest time of an update on random words: others on the machine only make it longer."""
     model = build_model(experiment, vocabulary)
     build_sparsifier(experiment, model, 1)  # lives as long as the model
     if engine == "packed":
@@ -100,12 +86,13 @@ def _update(experiment: Experiment, vocabulary: int, engine: str) -> Callable[[]
     batch = experiment.batch_size // experiment.sub_batches
     words = torch.randint(vocabulary, (experiment.window + 1, batch))
     state = model.initial_state(batch)
-
-    def step() -> None:
+    found = []
+    for _ in range(1 + ROUNDS):
+        start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
         encoded = model.encode(words[:-1], state)
         model.loss(encoded.output, words[1:]).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-
-    return step
+        found.append(time.perf_counter() - start)
+    return min(found[1:])  # the first warms up

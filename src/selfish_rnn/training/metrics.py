@@ -17,11 +17,8 @@ LARGE = 0.1
 
 def gate_densities(sparsifier: SparseTraining) -> dict[str, dict[str, float]]:
     """The density of every matrix, under ``all``, and of each of its gates."""
-    densities = {}
-    for weight in sparsifier.weights:
-        topology = weight.topology
-        densities[weight.name] = {**topology.gate_densities(), "all": topology.density}
-    return densities
+    topologies = {weight.name: weight.topology for weight in sparsifier.weights}
+    return {name: {**topology.gate_densities(), "all": topology.density} for name, topology in topologies.items()}
 
 
 def large_weights(sparsifier: SparseTraining) -> dict[str, int]:

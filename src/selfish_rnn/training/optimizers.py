@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
-from selfish_rnn.experiment.settings import AdamSettings, AveragedSettings, MomentumSettings, OptimizerSettings
+from selfish_rnn.experiment.settings import OptimizerSettings
 from selfish_rnn.optim import NTASGD, SNTASGD
+
+_OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+    "snt-asgd": SNTASGD,
+    "nt-asgd": NTASGD,
+    "sgd": SGD,
+    "momentum-sgd": SGD,
+    "adam": Adam,
+}
 
 
 def build_optimizer(settings: OptimizerSettings, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """The optimizer that the settings name."""
-    lr, weight_decay = settings.lr, settings.weight_decay
-    if isinstance(settings, AveragedSettings):
-        kind = SNTASGD if settings.name == "snt-asgd" else NTASGD
-        return kind(parameters, lr=lr, weight_decay=weight_decay, nonmono=settings.nonmono)
-    if isinstance(settings, AdamSettings):
-        return Adam(parameters, lr=lr, betas=settings.betas, eps=settings.eps, weight_decay=weight_decay)
-    momentum = settings.momentum if isinstance(settings, MomentumSettings) else 0.0
-    return SGD(parameters, lr=lr, momentum=momentum, weight_decay=weight_decay)
+    """The optimizer that the settings name; all but the rules of the learning rate are arguments of its own."""
+    return _OPTIMIZERS[settings.name](parameters, **settings.model_dump(exclude={"name", "drop", "decay"}))
 
 
 class LearningRate:

@@ -56,19 +56,11 @@ def portable_weights(model: nn.Module, sparse: Sequence[SparseWeight]) -> dict[s
 @torch.no_grad()
 def load_portable_weights(model: nn.Module, saved: Mapping[str, Tensor], source: str) -> None:
     """Put saved weights into a model of the same shape, packed or not; ``source`` is named if they do not fit."""
-    shapes = {name: tuple(tensor.shape) for name, tensor in named_tensors(model)}
-    _refuse_odd(shapes, saved, source)
+    _fitting_shapes(model, saved, source)
     for name, weight in packed_weights(model).items():
-        positions = _positions(saved, name, weight.shape)
-        assert positions is not None
-        weight.assign(positions, saved[name].flatten())
+        weight.assign(_positions(saved, name, weight.shape), saved[name].flatten())
     for name, tensor in _dense_tensors(model):
-        if name + MASK in saved:
-            positions = _positions(saved, name, tuple(tensor.shape))
-            assert positions is not None
-            tensor.zero_().view(-1)[positions.to(tensor.device)] = saved[name].to(tensor.device)
-        else:
-            tensor.copy_(saved[name].view_as(tensor))
+        tensor.copy_(_dense(saved, name, tuple(tensor.shape)))
 
 
 def restore(make: Callable[[], Model], saved: Mapping[str, Tensor], source: str, *, packed: bool) -> Model:
@@ -80,91 +72,85 @@ def restore(make: Callable[[], Model], saved: Mapping[str, Tensor], source: str,
         return model
     with torch.device("meta"):
         model = make()
-    shapes = {name: tuple(tensor.shape) for name, tensor in named_tensors(model)}
-    _refuse_odd(shapes, saved, source)
-    makers = {name: partial(_packed_weight, saved, name, shapes[name]) for name in sparse}
-    model = put_packed(model, makers)
+    shapes = _fitting_shapes(model, saved, source)
+    model = put_packed(model, {name: partial(_packed_weight, saved, name, shapes[name]) for name in sparse})
     for prefix, module in model.named_modules():
         for local, parameter in list(module.named_parameters(recurse=False)):
             if parameter.is_meta:
-                setattr(module, local, nn.Parameter(_dense(saved, f"{prefix}.{local}" if prefix else local, parameter)))
+                name = f"{prefix}.{local}" if prefix else local
+                setattr(module, local, nn.Parameter(_dense(saved, name, tuple(parameter.shape)).clone()))
     return model
 
 
 def _packed_weight(
     saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...], gate_rows: Sequence[int]
 ) -> PackedWeight:
-    positions = _positions(saved, name, shape)
-    assert positions is not None
-    return PackedWeight(shape, positions, saved[name], gate_rows)
+    return PackedWeight(shape, _positions(saved, name, shape), saved[name], gate_rows)
 
 
-def _dense(saved: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
+def _dense(saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
     """A whole matrix: of a weight that could not be packed, or was never sparse."""
-    positions = _positions(saved, name, tuple(like.shape))
-    assert positions is not None
-    return torch.zeros(like.numel()).index_copy_(0, positions, saved[name].flatten()).view(like.shape)
+    values = saved[name]
+    if name + MASK in saved:
+        values = values.new_zeros(math.prod(shape)).index_copy_(0, _positions(saved, name, shape), values.flatten())
+    return values.view(shape)
 
 
-def _refuse_odd(shapes: Mapping[str, tuple[int, ...]], saved: Mapping[str, Tensor], source: str) -> None:
+def _fitting_shapes(model: nn.Module, saved: Mapping[str, Tensor], source: str) -> dict[str, tuple[int, ...]]:
+    """The shapes of a model's tensors; saved weights that are not of these are refused."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in named_tensors(model)}
     names = {name.removesuffix(MASK) for name in saved}
-    odd = sorted(shapes.keys() ^ names)
-    for name in shapes.keys() & names:
-        positions = _positions(saved, name, shapes[name])
-        if name not in saved or positions is None or saved[name].numel() != len(positions):
-            odd.append(name)
+    odd = (shapes.keys() ^ names) | {name for name in shapes.keys() & names if not _fits(saved, name, shapes[name])}
     if odd:
         raise UserError(f"{source} does not fit the model of config.yaml: they differ in {', '.join(sorted(odd))}")
+    return shapes
 
 
-def _positions(saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor | None:
-    """The positions of the saved weights of a matrix; nothing if they are not of one of this shape."""
-    if name + MASK not in saved:
-        return torch.arange(math.prod(shape)) if name in saved and saved[name].shape == shape else None
+def _fits(saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> bool:
+    if name not in saved or name + MASK not in saved:
+        return name in saved and saved[name].shape == shape
     try:
-        return Topology.from_bits(saved[name + MASK], shape).positions
+        return saved[name].numel() == len(_positions(saved, name, shape))
     except ValueError:
-        return None
+        return False
+
+
+def _positions(saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
+    if name + MASK in saved:
+        return Topology.from_bits(saved[name + MASK], shape).positions
+    return torch.arange(math.prod(shape))
 
 
 def portable_optimizer(optimizer: Optimizer, model: nn.Module, sparse: Sequence[SparseWeight]) -> dict[str, Any]:
     """The state of an optimizer by the names of the weights; of sparse ones only that of existing weights."""
     state = optimizer.state_dict()
     names = _names(optimizer, model)
-    by_name = {weight.name: weight for weight in sparse}
-    return {
-        **state,
-        "state": {
-            names[number]: {
-                key: by_name[names[number]].gather(value)
-                if names[number] in by_name and _is_of_weight(value, by_name[names[number]])
-                else value
-                for key, value in entries.items()
-            }
-            for number, entries in state["state"].items()
-        },
-    }
+    entries = {names[number]: dict(entry) for number, entry in state["state"].items()}
+    for weight in sparse:
+        _change(entries, weight, tuple(weight.parameter.shape), weight.gather)
+    return {**state, "state": entries}
 
 
 def load_portable_optimizer(
     optimizer: Optimizer, saved: Mapping[str, Any], model: nn.Module, sparse: Sequence[SparseWeight]
 ) -> None:
     """Undo :func:`portable_optimizer`, for the same weights in either form."""
-    names = _names(optimizer, model)
-    by_name = {weight.name: weight for weight in sparse}
-    state = {
-        number: {
-            key: by_name[name].scatter(value)
-            if name in by_name and isinstance(value, Tensor) and value.shape == (by_name[name].count,)
-            else value
-            for key, value in saved["state"][name].items()
-        }
-        for number, name in enumerate(names)
-        if name in saved["state"]
-    }
+    entries = {name: dict(entry) for name, entry in saved["state"].items()}
+    for weight in sparse:
+        _change(entries, weight, (weight.count,), weight.scatter)
+    state = {number: entries[name] for number, name in enumerate(_names(optimizer, model)) if name in entries}
     own = optimizer.state_dict()["param_groups"]
     groups = [{**group, "params": mine["params"]} for group, mine in zip(saved["param_groups"], own, strict=True)]
     optimizer.load_state_dict({**saved, "state": state, "param_groups": groups})
+
+
+def _change(
+    entries: dict[str, dict[str, Any]], weight: SparseWeight, shape: tuple[int, ...], form: Callable[[Tensor], Tensor]
+) -> None:
+    """Give what an optimizer keeps of every entry of a weight, which is of ``shape``, another form."""
+    for key, value in entries.get(weight.name, {}).items():
+        if isinstance(value, Tensor) and value.shape == shape:
+            entries[weight.name][key] = form(value)
 
 
 def without_masks(sparsifier: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,10 +171,6 @@ def with_masks(sparsifier: Mapping[str, Any], saved: Mapping[str, Tensor]) -> di
 
 def _every_position(shape: Sequence[int]) -> Tensor:
     return Topology.from_mask(torch.ones(*shape, dtype=torch.bool), GateLayout.single(shape[0])).to_bits()
-
-
-def _is_of_weight(value: Any, weight: SparseWeight) -> bool:
-    return isinstance(value, Tensor) and value.ndim > 0 and value.shape == weight.parameter.shape
 
 
 def _names(optimizer: Optimizer, model: nn.Module) -> list[str]:

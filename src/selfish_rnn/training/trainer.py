@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -83,12 +83,11 @@ class Trainer:
     def run(self) -> None:
         """Train to the end, from wherever training stands now."""
         self._clock = Clock(self.state.seconds)
-        for listener in self.listeners:
-            listener.on_start(self)
+        self._tell(lambda listener: listener.on_start(self))
         while not self.state.finished:
             self._train_epoch()
             self._end_epoch()
-            self._pause()
+            self._tell(lambda listener: listener.on_pause(self))
             give_back_freed_memory()
 
     def _train_epoch(self) -> None:
@@ -100,32 +99,22 @@ class Trainer:
                 length = draw_length(experiment.window, self._window_lengths)
             inputs, targets = window_at(self.rows, state.row, length)
             state.row += len(inputs)
-            with self._collecting_dense_gradients():
+            # Methods that grow by gradient go by that of the last window before a rewiring.
+            rewired_next = experiment.rewire_every is None and self._at_end_of_epoch
+            with self.sparsifier.dense_gradients() if rewired_next else contextlib.nullcontext():
                 loss = self._update(inputs, targets, scale=len(inputs) / experiment.window)
             state.step += 1
             state.loss_sum += loss * len(inputs)
             state.seconds = self._clock.seconds
             self._clock.tokens += inputs.numel()
-            report = self._step_report()
-            for listener in self.listeners:
-                listener.on_step(report)
+            self._report_step()
             # No pause between the last update and the rewiring, which may go by gradients that no state holds.
             if not self._at_end_of_epoch:
-                self._pause()
-
-    def _pause(self) -> None:
-        for listener in self.listeners:
-            listener.on_pause(self)
+                self._tell(lambda listener: listener.on_pause(self))
 
     @property
     def _at_end_of_epoch(self) -> bool:
         return self.state.row == len(self.rows) - 1
-
-    def _collecting_dense_gradients(self) -> contextlib.AbstractContextManager[None]:
-        """Of the last window before a rewiring at the end of the epoch, for methods that grow by gradient."""
-        if self.experiment.rewire_every is None and self._at_end_of_epoch:
-            return self.sparsifier.dense_gradients()
-        return contextlib.nullcontext()
 
     def _update(self, inputs: Tensor, targets: Tensor, scale: float) -> float:
         """One optimizer step on a window; the loss without penalties."""
@@ -198,8 +187,7 @@ class Trainer:
             epochs=experiment.epochs,
             seconds_left=self._seconds_left(),
         )
-        for listener in self.listeners:
-            listener.on_epoch(record)
+        self._tell(lambda listener: listener.on_epoch(record))
 
     def _validate(self, epoch: int) -> tuple[float, dict[str, Any], dict[str, int]]:
         """The validation loss of what is evaluated, averages if there are any, and a description of that network."""
@@ -217,8 +205,7 @@ class Trainer:
                 state.settled, state.best_valid_loss = True, math.inf
             if loss < state.best_valid_loss:
                 state.best_valid_loss, state.best_epoch, state.best = loss, epoch, network
-                for listener in self.listeners:
-                    listener.on_best(self)
+                self._tell(lambda listener: listener.on_best(self))
             return loss, network, large_weights(self.sparsifier)
 
     def _rewire(self) -> None:
@@ -231,13 +218,16 @@ class Trainer:
 
     # What listeners are told
 
-    def _note(self, message: str) -> None:
+    def _tell(self, event: Callable[[Listener], None]) -> None:
         for listener in self.listeners:
-            listener.on_note(message)
+            event(listener)
 
-    def _step_report(self) -> StepReport:
+    def _note(self, message: str) -> None:
+        self._tell(lambda listener: listener.on_note(message))
+
+    def _report_step(self) -> None:
         state = self.state
-        return StepReport(
+        report = StepReport(
             epoch=state.epoch + 1,
             epochs=self.experiment.epochs,
             row=state.row,
@@ -246,6 +236,7 @@ class Trainer:
             tokens_per_second=self._clock.rate(),
             seconds_left=self._seconds_left(),
         )
+        self._tell(lambda listener: listener.on_step(report))
 
     def _seconds_left(self) -> float:
         rows_done = self.state.epoch * (len(self.rows) - 1) + self.state.row
@@ -255,17 +246,13 @@ class Trainer:
     # Saving and continuing
 
     @property
-    def _sparse_weights(self) -> Sequence[SparseWeight]:
-        return self.sparsifier.sparse_weights
-
-    @property
     def _stateful_weights(self) -> Sequence[SparseWeight]:
         """Those of which the optimizer remembers nothing that matters where no weight exists."""
-        return [] if self.sparsifier.method.signal == "momentum" else self._sparse_weights
+        return [] if self.sparsifier.method.signal == "momentum" else self.sparsifier.sparse_weights
 
     def weights(self) -> dict[str, Tensor]:
         """The weights as they are saved: the same from either engine, each matrix with its mask."""
-        return portable_weights(self.model, self._sparse_weights)
+        return portable_weights(self.model, self.sparsifier.sparse_weights)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to continue from here, with either engine."""

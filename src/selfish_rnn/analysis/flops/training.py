@@ -18,7 +18,6 @@ from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.run import Run
 from selfish_rnn.runs.topologies import TopologyHistory
 from selfish_rnn.sparsifier.selection import choose_weights
-from selfish_rnn.training.build import new_model
 
 WITH_MOMENTUM = ("adam", "momentum-sgd")
 """Optimizers whose momentum a method that goes by it keeps of all positions, at every update."""
@@ -212,4 +211,4 @@ def language_model_uses(experiment: Experiment, vocabulary: int) -> list[MatrixU
 def _meta_model(experiment: Experiment, vocabulary: int) -> LanguageModel:
     """Takes neither time nor memory."""
     with torch.device("meta"):
-        return new_model(experiment.model.model_dump(), vocabulary)
+        return experiment.model.build(vocabulary)
