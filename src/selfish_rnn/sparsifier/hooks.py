@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -49,8 +51,9 @@ class Hooks:
         for index, parameter in enumerate(listener.hooked_parameters):
             handles.append(parameter.register_hook(_computed(reference, index)))  # type: ignore[no-untyped-call]
             handles.append(parameter.register_post_accumulate_grad_hook(_accumulated(reference, index)))  # type: ignore[no-untyped-call]
-        # Optimizers are many and may come later, so this hook is on all of them.
-        handles.append(register_optimizer_step_post_hook(_after_step(reference)))
+        self._number = next(_numbers)
+        _listen_to_steps()
+        _hear_steps[self._number] = listener
         own = {id(parameter) for parameter in listener.hooked_parameters}
         for module in model.modules():
             if any(id(parameter) in own for parameter in module.parameters(recurse=False)):
@@ -67,6 +70,7 @@ class Hooks:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        _hear_steps.pop(self._number, None)
         for module in self._owners:
             module.__dict__[ATTRIBUTE].discard(self._listener())
 
@@ -140,14 +144,24 @@ def _accumulated(reference: weakref.ref[HookListener], index: int) -> Callable[[
     return hook
 
 
-def _after_step(reference: weakref.ref[HookListener]) -> Callable[[Optimizer, Any, Any], None]:
-    def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        listener = reference()
-        if listener is None:
-            return
-        own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+_numbers = itertools.count()
+_hear_steps: weakref.WeakValueDictionary[int, HookListener] = weakref.WeakValueDictionary()
+"""The listeners that are told of optimizer steps, in the order in which they came."""
+
+
+@functools.cache
+def _listen_to_steps() -> None:
+    """Hear of the steps of all optimizers: they are many, and may come later.
+
+    One hook for all listeners, which stays: a hook of a listener's own would be removed when the listener is collected
+    as garbage, which may be while torch goes through its hooks.
+    """
+    register_optimizer_step_post_hook(_after_step)
+
+
+def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    for listener in list(_hear_steps.values()):
         held = [index for index, parameter in enumerate(listener.hooked_parameters) if id(parameter) in own]
         if held:
             listener.on_step(optimizer, held)
-
-    return hook

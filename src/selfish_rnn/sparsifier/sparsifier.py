@@ -164,7 +164,8 @@ class Sparsifier(SparseTraining):
         """Rewire every sparsified matrix once; call it after each epoch.
 
         The number of existing weights stays exactly what was promised. Grown weights start at zero, and whatever the
-        optimizer remembers of removed and grown weights (momentum, moments, averages, ages) starts afresh.
+        optimizer remembers of removed and grown weights (momentum, averages, ages) starts afresh; the second moment by
+        which Adam and its kin divide starts at its mean over the surviving weights of the matrix.
         """
         if self.rewire_every is not None:
             raise RuntimeError(f"rewire() happens by itself every {self.rewire_every} steps; do not call it")

@@ -75,7 +75,8 @@ class SparseWeight(abc.ABC):
     def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
         """Take on a new topology.
 
-        Removed and grown weights start anew, at zero, and the optimizers know nothing of them.
+        Removed and grown weights start anew, at zero, and the optimizers know nothing of them but how long the steps
+        of the others are.
         """
 
     @abc.abstractmethod
@@ -157,10 +158,12 @@ class MaskedWeight(SparseWeight):
 
     def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
         self.mask = self._mask_of(rewiring.topology)
-        changed = torch.cat([rewiring.removed_positions, rewiring.grown])
-        fill_(self.parameter, changed, 0.0)
+        removed, kept = rewiring.removed_positions, rewiring.kept_positions
+        for positions in (removed, rewiring.grown):
+            fill_(self.parameter, positions, 0.0)
         for optimizer in optimizers:
-            reset_state(optimizer, self.parameter, changed)
+            reset_state(optimizer, self.parameter, removed)
+            reset_state(optimizer, self.parameter, rewiring.grown, kept)
 
     @torch.no_grad()
     def apply_mask(self) -> None:
