@@ -52,6 +52,21 @@ class SparseTraining(HookListener, abc.ABC):
     def hooked_parameters(self) -> list[nn.Parameter]:
         return [weight.parameter for weight in self.weights]
 
+    def on_lost(self, index: int) -> None:
+        raise RuntimeError(
+            f"{self.weights[index].name} of the model is no longer the parameter that was made sparse, and what is in "
+            "its place trains dense: load_state_dict(assign=True), weight norm and other parametrizations, "
+            "fully_shard() and the like replace parameters. Load with assign=False, change the form of a model before "
+            "it is bound, or call detach() and bind again"
+        )
+
+    def refuse_lost_weights(self) -> None:
+        """Raise an error if a weight is no longer the one in the model, unless the whole model is gone."""
+        lost = dict(self._hooks.lost())
+        if len(lost) < len(self.weights) or any(lost.values()):
+            for index in lost:
+                self.on_lost(index)
+
     def detach(self) -> None:
         """Let go of the model: weights, gradients and optimizers are no longer touched, and stay as they are."""
         self._hooks.release()

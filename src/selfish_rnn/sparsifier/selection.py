@@ -53,8 +53,20 @@ def choose_weights(
     if unmatched:
         raise ValueError(f"no weight matrix of the model matches {', '.join(unmatched)}; there are {', '.join(names)}")
     if not chosen.keys() - excluded:
-        raise ValueError("the model has no weight matrix to make sparse")
+        raise ValueError(_nothing_chosen(model, excluded))
     return (weight for identity, weight in chosen.items() if identity not in excluded)
+
+
+def _nothing_chosen(model: nn.Module, excluded: set[int]) -> str:
+    """Why nothing is made sparse, and how it would be."""
+    sentence = "the model has no weight matrix to make sparse"
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.ndim > 1 and parameter.requires_grad and "bias" not in name and id(parameter) not in excluded:
+                kind = type(module)
+                path = f"nn.{kind.__name__}" if getattr(nn, kind.__name__, None) is kind else kind.__name__
+                return f"{sentence} that is one by default; to make {kind.__name__} sparse say include={path}"
+    return sentence
 
 
 def _as_sequence(selectors: Selector | Sequence[Selector]) -> Sequence[Selector]:

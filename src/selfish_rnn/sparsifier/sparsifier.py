@@ -15,7 +15,7 @@ from torch.optim.optimizer import Optimizer
 
 from selfish_rnn.errors import unknown
 from selfish_rnn.sparsifier.base import SparseTraining, refuse_missing
-from selfish_rnn.sparsifier.hooks import Hooks, refuse_second_listener
+from selfish_rnn.sparsifier.hooks import Hooks, mark_replaced, refuse_second_listener
 from selfish_rnn.sparsifier.scores import DenseScores
 from selfish_rnn.sparsifier.selection import Selector, choose_weights
 from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight
@@ -129,6 +129,9 @@ class Sparsifier(SparseTraining):
         if self._optimizers:
             raise RuntimeError("the weights of a model change their form before its optimizer is made, not after")
         self._hooks.release()
+        for old, new in zip(self.weights, weights, strict=True):
+            if new.parameter is not old.parameter:
+                mark_replaced(old.parameter, old.name)
         self.weights[:] = weights
         self._hooks = Hooks(self, model)
         self._await_rewiring()
@@ -141,7 +144,13 @@ class Sparsifier(SparseTraining):
         return self._target_after(self.rewirings_done)
 
     def _target_after(self, rewirings: int) -> int:
-        return sum(self.method.counts(self._shapes, self.sparsity, rewirings, self.rewirings))
+        return sum(self._counts_after(rewirings))
+
+    def _counts_after(self, rewirings: int) -> list[int]:
+        counts = self.method.counts(self._shapes, self.sparsity, rewirings, self.rewirings)
+        if not self.method.prunes:
+            return counts
+        return [each.count if each.frozen else count for each, count in zip(self.weights, counts, strict=True)]
 
     @property
     def at_target(self) -> bool:
@@ -165,7 +174,9 @@ class Sparsifier(SparseTraining):
 
         The number of existing weights stays exactly what was promised. Grown weights start at zero, and whatever the
         optimizer remembers of removed and grown weights (momentum, averages, ages) starts afresh; the second moment by
-        which Adam and its kin divide starts at its mean over the surviving weights of the matrix.
+        which Adam and its kin divide starts at its mean over the surviving weights of the matrix. Frozen weights
+        (``requires_grad=False``) stay as they are. NaN, infinities and parameters that are no longer the model's are
+        an error.
         """
         if self.rewire_every is not None:
             raise RuntimeError(f"rewire() happens by itself every {self.rewire_every} steps; do not call it")
@@ -174,25 +185,32 @@ class Sparsifier(SparseTraining):
     def _rewire_now(self) -> None:
         if any(getattr(optimizer, "averages_swapped_in", False) for optimizer in self._optimizers):
             raise RuntimeError("rewiring needs the raw weights: call rewire() outside optimizer.averaged()")
+        self.refuse_lost_weights()
+        for weight in self.weights:
+            weight.refuse_non_finite()
         rate = self.prune_rate
         self.rewirings_done += 1
         self.last_rewired_fraction = 0.0
-        if self.method.prunes or rate > 0:
+        thawed = [weight for weight in self.weights if not weight.frozen]
+        if thawed and (self.method.prunes or rate > 0):
             before = self.active_weights
             optimizers = [each for each in self._optimizers if not self._scores.is_momentum_of(each)]
             removed = 0
-            for weight, rewiring in zip(self.weights, self._rewirings(rate), strict=True):
+            for weight, rewiring in zip(thawed, self._rewirings(thawed, rate), strict=True):
                 weight.rewire(rewiring, optimizers)
+                if not self._scores.in_momentum():
+                    weight.mask_gradient()
                 removed += int(rewiring.removed.sum())
             self.last_rewired_fraction = removed / before
         self._scores.clear()
 
-    def _rewirings(self, rate: float) -> Iterator[Rewiring]:
-        network = [partial(weight.existing, partial(self._scores.score, weight)) for weight in self.weights]
+    def _rewirings(self, weights: Sequence[SparseWeight], rate: float) -> Iterator[Rewiring]:
+        network = [partial(weight.existing, partial(self._scores.score, weight)) for weight in weights]
         if not self.method.prunes:
             return rewire(self.method, network, rate, self._generator, self._part_state)
-        counts = self.method.counts(self._shapes, self.sparsity, self.rewirings_done, self.rewirings)
-        return prune(self.method, network, counts, self._generator)
+        counts = self._counts_after(self.rewirings_done)
+        thawed = [count for weight, count in zip(self.weights, counts, strict=True) if not weight.frozen]
+        return prune(self.method, network, thawed, self._generator)
 
     def track(self, optimizer: Optimizer) -> None:
         """Start afresh, at rewirings, what this optimizer remembers of rewired weights.

@@ -59,6 +59,21 @@ class SparseWeight(abc.ABC):
         """How many positions the matrix has."""
         return math.prod(self.shape)
 
+    @property
+    def frozen(self) -> bool:
+        """Whether it is not trained for now, and so not rewired."""
+        return not self.parameter.requires_grad
+
+    @torch.no_grad()
+    def refuse_non_finite(self) -> None:
+        """Raise an error if a weight is NaN or infinite: comparing magnitudes, a rewiring would make no sense of it."""
+        if not torch.isfinite(self.parameter).all():
+            raise FloatingPointError(
+                f"{self.name} has NaN or infinite weights: the training has diverged, or they were so from the start. "
+                "A smaller learning rate or gradient clipping may help; clip with error_if_nonfinite=True to find the "
+                "step where it happens"
+            )
+
     @abc.abstractmethod
     def gather(self, tensor: Tensor) -> Tensor:
         """Of a tensor of the parameter's shape, what belongs to existing weights, in the order of their positions."""
