@@ -84,7 +84,7 @@ class SparseWeight(abc.ABC):
 
     @abc.abstractmethod
     def load_topology(self, topology: Topology) -> None:
-        """Take on a saved topology; weights that did not exist start at zero."""
+        """Take on a saved topology; the values of weights are those that were bound or loaded."""
 
     @abc.abstractmethod
     def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
@@ -106,6 +106,9 @@ class SparseWeight(abc.ABC):
     def has_weights_outside(self) -> bool:
         """Whether a weight that does not exist is not zero."""
         return False
+
+    def forget_deleted(self) -> None:  # noqa: B027
+        """Give up what binding deleted."""
 
     def mask_gradient(self) -> None:  # noqa: B027
         """Let the gradient be zero where no weight exists."""
@@ -145,6 +148,23 @@ class MaskedWeight(SparseWeight):
         self.mask = self._mask_of(topology)
         self._collecting = False
         self._collected: Tensor | None = None
+        self._deleted: tuple[Tensor, Tensor] | None = None
+
+    @torch.no_grad()
+    def bind(self) -> None:
+        """Set to zero what does not exist.
+
+        Of a matrix that is mostly zero the deleted weights are kept for a while, in case that the topology they lie in
+        is loaded next.
+        """
+        if not self.parameter.is_meta and 0 < int(self.parameter.count_nonzero()) < self.size / 2:
+            flat = (self.parameter * (1 - self._mask_here())).flatten()
+            positions = flat.nonzero().flatten()
+            self._deleted = positions, flat[positions]
+        self.apply_mask()
+
+    def forget_deleted(self) -> None:
+        self._deleted = None
 
     @property
     def topology(self) -> Topology:
@@ -162,9 +182,14 @@ class MaskedWeight(SparseWeight):
         whole[self.topology.positions] = values.cpu()
         return whole.view(self.shape)
 
+    @torch.no_grad()
     def load_topology(self, topology: Topology) -> None:
+        if self._deleted is not None:
+            positions, values = (tensor.to(self.parameter.device) for tensor in self._deleted)
+            whole = self.parameter.new_zeros(self.size).index_copy_(0, positions, values.to(self.parameter.dtype))
+            self.parameter.add_(whole.view(self.shape))
+            self.forget_deleted()
         self.mask = self._mask_of(topology)
-        self.apply_mask()
 
     def existing(self, score: Callable[[], Tensor] | None = None) -> ActiveWeights:
         topology, gradient = self.topology, self.parameter.grad
