@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +15,7 @@ from torch.optim import SGD, Adam, Optimizer
 
 from selfish_rnn.engine import PackedLSTM, PackedWeight, functional
 from selfish_rnn.optim import SNTASGD
+from selfish_rnn.sparsifier.optimizer_state import SECOND_MOMENTS
 
 pytestmark = needs_kernels
 
@@ -78,7 +80,9 @@ def test_rewiring_is_that_of_a_dense_matrix(
     assert after.keys() == before.keys()
     assert len(before) > 1
     for key, numbers in after.items():
-        expected = {place: before[key][place] for place in kept.tolist()} | dict.fromkeys(grown.tolist(), 0.0)
+        staying = {place: before[key][place] for place in kept.tolist()}
+        start = statistics.fmean(staying.values()) if key in SECOND_MOMENTS and staying else 0.0
+        expected = staying | dict.fromkeys(grown.tolist(), pytest.approx(start, rel=1e-6))
         assert numbers == expected, key
     assert_consistent(weight, seed)
     stepped(optimizer, parameter, seed)

@@ -11,9 +11,10 @@ import pytest
 import torch
 from sparse_cases import Classifier, assert_inside_masks, masks, same, sgd, train
 from torch import nn
-from torch.optim.optimizer import _global_optimizer_post_hooks
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from selfish_rnn import Sparsifier
+from selfish_rnn.sparsifier.hooks import _hear_steps
 
 
 def test_lives_as_long_as_the_model_even_if_the_user_drops_it() -> None:
@@ -41,7 +42,7 @@ def test_lives_as_long_as_the_layer_that_owns_the_weights() -> None:
 
 def test_neither_outlives_the_other_when_all_is_dropped() -> None:
     gc.collect()
-    hooks = len(_global_optimizer_post_hooks)
+    hooks = len(_hear_steps)
     model = Classifier()
     optimizer = sgd(model)
     sparsifier = Sparsifier(model, sparsity=0.67, rewirings=10)
@@ -51,7 +52,26 @@ def test_neither_outlives_the_other_when_all_is_dropped() -> None:
     del model, optimizer, sparsifier
     gc.collect()
     assert [reference() for reference in references] == [None] * len(references)
-    assert len(_global_optimizer_post_hooks) == hooks
+    assert len(_hear_steps) == hooks
+
+
+def test_a_sparsifier_may_be_collected_in_the_middle_of_an_optimizer_step() -> None:
+    """A hook on all optimizers that collects the garbage: torch would not bear the loss of one of its hooks."""
+    gc.disable()
+    collecting = register_optimizer_step_post_hook(lambda *_: gc.collect() and None)
+    model = Classifier()
+    model.circle = [model]  # type: ignore[assignment]
+    garbage = weakref.ref(Sparsifier(model, sparsity=0.67, rewirings=10))
+    del model
+    assert garbage() is not None
+    try:
+        other = nn.Linear(2, 2)
+        other(torch.ones(2)).sum().backward()
+        sgd(other).step()
+    finally:
+        collecting.remove()
+        gc.enable()
+    assert garbage() is None
 
 
 def test_optimizers_are_not_kept_alive() -> None:

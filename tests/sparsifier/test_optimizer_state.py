@@ -41,6 +41,30 @@ def test_state_starts_at_what_the_optimizer_starts_it_with() -> None:
     assert rprop.state[parameter]["prev"].unique().tolist() == [0.0]
 
 
+def test_second_moments_start_at_the_mean_of_those_that_stay() -> None:
+    parameter = nn.Parameter(torch.ones(2, 3))
+    optimizer = AdamW([parameter], amsgrad=True)
+    stepped(optimizer, parameter)
+    before = {key: tensor.clone().flatten() for key, tensor in optimizer.state[parameter].items()}
+    reset_state(optimizer, parameter, torch.tensor([1, 4]), kept=torch.tensor([0, 2, 5]))
+    for key in ("exp_avg_sq", "max_exp_avg_sq"):
+        after = optimizer.state[parameter][key].flatten()
+        assert after[[1, 4]].tolist() == pytest.approx([float(before[key][[0, 2, 5]].mean())] * 2)
+        assert torch.equal(after[[0, 2, 3, 5]], before[key][[0, 2, 3, 5]])
+    assert optimizer.state[parameter]["exp_avg"].flatten()[[1, 4]].tolist() == [0, 0]
+
+
+def test_where_no_weight_stays_second_moments_start_as_the_optimizer_starts_them() -> None:
+    parameter = nn.Parameter(torch.ones(2))
+    optimizer = Adagrad([parameter], initial_accumulator_value=0.25)
+    stepped(optimizer, parameter)
+    reset_state(optimizer, parameter, torch.arange(2), kept=torch.empty(0, dtype=torch.int64))
+    assert optimizer.state[parameter]["sum"].tolist() == [0.25, 0.25]
+    stepped(optimizer, parameter)
+    move_state(optimizer, parameter, torch.tensor([0, 0]), torch.arange(2))
+    assert optimizer.state[parameter]["sum"].tolist() == [0.25, 0.25]
+
+
 @pytest.mark.parametrize("kind", [SNTASGD, NTASGD])
 def test_averages_and_ages(kind: type[SNTASGD] | type[NTASGD]) -> None:
     """The common age of NT-ASGD is not of one weight and stays."""
@@ -79,7 +103,9 @@ def test_state_moves_with_the_weights() -> None:
     move_state(optimizer, parameter, torch.tensor([3, 0, 0, 1], dtype=torch.int32), torch.tensor([2]))
     after = optimizer.state[parameter]
     for key in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"):
-        assert torch.equal(after[key], before[key][[3, 0, 0, 1]] * torch.tensor([1, 1, 0, 1]))
+        expected = before[key][[3, 0, 0, 1]]
+        expected[2] = 0 if key == "exp_avg" else before[key][[3, 0, 1]].mean()
+        torch.testing.assert_close(after[key], expected)
         assert torch.equal(optimizer.state[other][key], untouched[key])
     assert after["step"] == 3
 

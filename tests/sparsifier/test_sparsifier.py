@@ -44,6 +44,22 @@ def test_seed_decides_the_topology() -> None:
     assert not same(masks(first), masks(other))
 
 
+def test_the_seed_follows_torch_s() -> None:
+    first, again, other = (Sparsifier(Classifier(seed), sparsity=0.5, method="static") for seed in (1, 1, 2))
+    assert same(masks(first), masks(again))
+    assert not same(masks(first), masks(other))
+
+
+def test_processes_that_train_together_have_one_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def from_the_first(seed: list[int], src: int) -> None:
+        seed[src] = 7
+
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "broadcast_object_list", from_the_first)
+    drawn = Sparsifier(Classifier(seed=3), sparsity=0.5, method="static")
+    assert same(masks(drawn), masks(Sparsifier(Classifier(), sparsity=0.5, method="static", seed=7)))
+
+
 @pytest.mark.parametrize(
     "module",
     [
@@ -240,21 +256,6 @@ def test_bad_settings_are_refused_before_anything_is_touched(settings: dict[str,
     with pytest.raises(ValueError, match=message):
         Sparsifier(model, **{"sparsity": 0.5, "rewirings": 10, **settings})
     assert all(parameter.all() for parameter in model.parameters())
-
-
-def test_weights_loaded_outside_the_topology_are_refused() -> None:
-    """The next step would set them to zero without a word."""
-    model = Classifier()
-    sparsifier = Sparsifier(model, sparsity=0.6, rewirings=3)
-    dense = Classifier(seed=1).state_dict()
-    with pytest.raises(RuntimeError, match="load the sparsifier's state_dict before the model's"):
-        model.load_state_dict(dense)
-    other = Classifier(seed=2)
-    bound = Sparsifier(other, sparsity=0.6, rewirings=3, seed=7)
-    sparsifier.load_state_dict(bound.state_dict())
-    model.load_state_dict(other.state_dict())
-    sparsifier.detach()
-    model.load_state_dict(dense)
 
 
 def test_a_dense_network_has_no_memory_for_masks() -> None:

@@ -6,11 +6,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sparse_cases import Classifier, assert_inside_masks, backward, train
 from torch import Tensor, nn, optim
 from torch.optim import Optimizer
 
-from selfish_rnn import NTASGD, SNTASGD, Sparsifier
+from selfish_rnn import NTASGD, SNTASGD, Sparsifier, engine
+from selfish_rnn.sparsifier.optimizer_state import SECOND_MOMENTS
 
 
 def averaging(kind: type[SNTASGD] | type[NTASGD]) -> Callable[[list[nn.Parameter]], Optimizer]:
@@ -48,6 +51,7 @@ if hasattr(optim, "Muon"):
     OPTIMIZERS["Muon"] = lambda p: optim.Muon([weight for weight in p if weight.ndim == 2])
 
 STARTS_AT = {"Adagrad": {"sum": 0.1}, "Rprop": {"step_size": 0.02}}
+ADAPTIVE = ("Adam", "AdamW amsgrad", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam")
 EVERY = pytest.mark.parametrize("name", OPTIMIZERS)
 
 
@@ -80,7 +84,8 @@ def per_weight_state(optimizer: Optimizer, parameter: Tensor) -> dict[str, Tenso
 
 
 @EVERY
-def test_state_of_removed_and_grown_weights_is_that_of_a_new_optimizer(name: str) -> None:
+def test_removed_and_grown_weights_start_afresh(name: str) -> None:
+    """As with a new optimizer; but second moments of grown weights are the mean of those that stay."""
     model = Classifier()
     sparsifier = Sparsifier(model, sparsity=0.67, prune_rate=0.8, rewirings=10)
     optimizer = OPTIMIZERS[name](list(model.parameters()))
@@ -94,13 +99,88 @@ def test_state_of_removed_and_grown_weights_is_that_of_a_new_optimizer(name: str
     sparsifier.rewire()
     for weight, mask, memory, value in zip(sparsifier.weights, old, remembered, values, strict=True):
         changed = weight.mask != mask
-        assert changed.any()
+        grown, removed = changed & (weight.mask == 1), changed & (weight.mask == 0)
+        assert grown.any()
         assert not weight.parameter[changed].any()
         kept = (weight.parameter == value) & (weight.mask == 1) & (value != 0)
         assert kept.any()
         for key, state in per_weight_state(optimizer, weight.parameter).items():
-            assert state[changed].unique().tolist() == pytest.approx([STARTS_AT.get(name, {}).get(key, 0)])
+            start = STARTS_AT.get(name, {}).get(key, 0)
+            assert not (state[removed] - start).any()
+            if key in SECOND_MOMENTS:
+                assert (state[grown] > 0).all()
+                start = float(memory[key][kept].double().mean())
+            assert state[grown].unique().tolist() == pytest.approx([start], rel=1e-6)
             assert torch.equal(state[kept], memory[key][kept])
+
+
+def test_the_optimizers_that_keep_second_moments() -> None:
+    found = {
+        name
+        for name, make in OPTIMIZERS.items()
+        for state in [per_weight_state_after_a_step(make)]
+        if SECOND_MOMENTS & state.keys()
+    }
+    assert found == {*ADAPTIVE, "Adam foreach", "Adam fused"}
+
+
+def per_weight_state_after_a_step(make: Callable[[list[nn.Parameter]], Optimizer]) -> dict[str, Tensor]:
+    parameter = nn.Parameter(torch.ones(3, 4))
+    optimizer = make([parameter])
+    parameter.grad = torch.ones(3, 4)
+    optimizer.step()
+    return per_weight_state(optimizer, parameter)
+
+
+@pytest.mark.skipif(not engine.available(), reason="the kernels are not built")
+@pytest.mark.parametrize("name", ADAPTIVE)
+@settings(max_examples=10)
+@given(st.integers(2, 12), st.integers(2, 12), st.floats(0.1, 0.9), st.integers(0, 1000))
+def test_both_engines_start_grown_weights_alike(name: str, rows: int, columns: int, rate: float, seed: int) -> None:
+    found = []
+    for form in (lambda layer: layer, engine.pack):
+        torch.manual_seed(seed)
+        layer = nn.Linear(columns, rows)
+        sparsifier = Sparsifier(layer, sparsity=0.5, prune_rate=rate, schedule="constant", seed=seed)
+        layer = form(layer)
+        optimizer = OPTIMIZERS[name](list(layer.parameters()))
+        for _ in range(2):
+            layer(torch.randn(3, columns)).square().sum().backward()
+            optimizer.step()
+        (weight,) = sparsifier.weights
+        before = weight.topology.positions
+        sparsifier.rewire()
+        state = per_weight_state(optimizer, weight.parameter)
+        found.append({key: weight.gather(tensor) for key, tensor in state.items()})
+        grown = ~torch.isin(weight.topology.positions, before)
+        for key in SECOND_MOMENTS & state.keys():
+            assert len(found[-1][key][grown].unique()) <= 1
+            assert (found[-1][key][grown] > 0).all()
+    masked, packed = found
+    for key, tensor in masked.items():
+        torch.testing.assert_close(packed[key], tensor, rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.0, 0.999)])
+def test_the_first_step_of_a_grown_weight_is_no_longer_than_others(betas: tuple[float, float]) -> None:
+    model = nn.Linear(30, 20)
+    sparsifier = Sparsifier(model, sparsity=0.8, prune_rate=0.5, schedule="constant")
+    optimizer = optim.Adam(model.parameters(), lr=0.01, betas=betas)
+    generator = torch.Generator().manual_seed(0)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(torch.randn(16, 30, generator=generator)).sub(1).square().mean().backward()
+        optimizer.step()
+
+    for _ in range(100):
+        step()
+    before = sparsifier.weights[0].topology.to_mask()
+    sparsifier.rewire()
+    grown = sparsifier.weights[0].topology.to_mask() & ~before
+    assert grown.any()
+    step()
+    assert model.weight.detach()[grown].abs().max() < 3 * 0.01
 
 
 def test_a_weight_removed_and_grown_at_once_starts_anew() -> None:
@@ -127,8 +207,8 @@ def test_several_optimizers_hold_parts_of_the_model() -> None:
     sparsifier.rewire()
     for weight, mask in zip(sparsifier.weights, old, strict=True):
         owner = recurrent if weight.name.startswith("rnn") else others
-        for state in per_weight_state(owner, weight.parameter).values():
-            assert not state[weight.mask != mask].any()
+        first_moment = owner.state[weight.parameter]["exp_avg" if owner is recurrent else "momentum_buffer"]
+        assert not first_moment[weight.mask != mask].any()
     assert_inside_masks(sparsifier)
 
 

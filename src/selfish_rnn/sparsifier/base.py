@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -52,6 +52,21 @@ class SparseTraining(HookListener, abc.ABC):
     def hooked_parameters(self) -> list[nn.Parameter]:
         return [weight.parameter for weight in self.weights]
 
+    def on_lost(self, index: int) -> None:
+        raise RuntimeError(
+            f"{self.weights[index].name} of the model is no longer the parameter that was made sparse, and what is in "
+            "its place trains dense: load_state_dict(assign=True), weight norm and other parametrizations, "
+            "fully_shard() and the like replace parameters. Load with assign=False, change the form of a model before "
+            "it is bound, or call detach() and bind again"
+        )
+
+    def refuse_lost_weights(self) -> None:
+        """Raise an error if a weight is no longer the one in the model, unless the whole model is gone."""
+        lost = dict(self._hooks.lost())
+        if len(lost) < len(self.weights) or any(lost.values()):
+            for index in lost:
+                self.on_lost(index)
+
     def detach(self) -> None:
         """Let go of the model: weights, gradients and optimizers are no longer touched, and stay as they are."""
         self._hooks.release()
@@ -70,6 +85,14 @@ class SparseTraining(HookListener, abc.ABC):
     def total_weights(self) -> int:
         """How many positions the matrices have."""
         return sum(weight.size for weight in self.weights)
+
+    def masks(self) -> dict[str, Tensor]:
+        """Of every matrix a tensor (bool) that is true where a weight exists, by the names of the weights."""
+        return {weight.name: weight.topology.to_mask() for weight in self.weights}
+
+    def densities(self) -> dict[str, float]:
+        """Of every matrix the fraction of positions that exist."""
+        return {weight.name: weight.count / weight.size for weight in self.weights}
 
     @property
     def at_target(self) -> bool:
@@ -106,9 +129,20 @@ class SparseTraining(HookListener, abc.ABC):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state."""
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> None:
+        """Nothing: it is bound to one model, and a copy of a module that holds it has ``None`` in its place."""
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        """Pickled, it is ``None``; what is needed to continue is in :meth:`state_dict`."""
+        return _left_out, ()
+
     def summary(self) -> str:
         """A table of the matrices: shape, weights, density, and the density of each gate."""
         return topology_table(self.weights)
+
+
+def _left_out() -> None:
+    """What comes out of a pickle in the place of a sparsifier."""
 
 
 def refuse_missing(state: Mapping[str, Any], keys: Sequence[str], what: str) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.utils.weak import WeakTensorKeyDictionary
 
 ATTRIBUTE = "_selfish_rnn_bound"
 """Under this name a module keeps alive what listens to its weights."""
@@ -33,6 +36,9 @@ class HookListener:
     def on_load(self) -> None:
         """A module that owns some of the parameters has loaded a state_dict."""
 
+    def on_lost(self, index: int) -> None:
+        """An optimizer has made a step with what now is in the place of a parameter in its module."""
+
 
 class Hooks:
     """The hooks of one listener on one model.
@@ -47,13 +53,21 @@ class Hooks:
         self._owners: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         handles: list[Any] = []
         for index, parameter in enumerate(listener.hooked_parameters):
+            frozen = not parameter.requires_grad
+            parameter.requires_grad_(True)  # a frozen one takes no hooks, and may be thawed later
             handles.append(parameter.register_hook(_computed(reference, index)))  # type: ignore[no-untyped-call]
             handles.append(parameter.register_post_accumulate_grad_hook(_accumulated(reference, index)))  # type: ignore[no-untyped-call]
-        # Optimizers are many and may come later, so this hook is on all of them.
-        handles.append(register_optimizer_step_post_hook(_after_step(reference)))
-        own = {id(parameter) for parameter in listener.hooked_parameters}
+            parameter.requires_grad_(not frozen)
+        self._number = next(_numbers)
+        _listen_to_steps()
+        _hear_steps[self._number] = self
+        own = {id(parameter): index for index, parameter in enumerate(listener.hooked_parameters)}
+        self._places: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
         for module in model.modules():
-            if any(id(parameter) in own for parameter in module.parameters(recurse=False)):
+            found = [(name, own[id(held)]) for name, held in module.named_parameters(recurse=False) if id(held) in own]
+            for name, index in found:
+                self._places.setdefault(index, (weakref.ref(module), name))
+            if found:
                 module.__dict__.setdefault(ATTRIBUTE, _Listeners()).add(listener)
                 self._owners.add(module)
                 handles.append(module.register_load_state_dict_post_hook(_AfterLoading(reference, weakref.ref(module))))  # type: ignore[no-untyped-call]
@@ -62,11 +76,34 @@ class Hooks:
             weakref.finalize(listener, handle.remove)
         self._handles = handles
 
+    def lost(self) -> Iterator[tuple[int, nn.Module | None]]:
+        """The parameters that are no longer at their places in the model, with the modules if those still live."""
+        listener = self._listener()
+        if listener is not None:
+            parameters = listener.hooked_parameters
+            for index, (reference, name) in self._places.items():
+                module = reference()
+                if module is None or module._parameters.get(name) is not parameters[index]:
+                    yield index, module
+
+    def stepped(self, optimizer: Optimizer, own: set[int]) -> None:
+        """Tell the listener of a step of an optimizer that holds the parameters of these ids."""
+        listener = self._listener()
+        if listener is None:
+            return
+        for index, module in self.lost():
+            if module is not None and any(id(parameter) in own for parameter in module.parameters()):
+                listener.on_lost(index)
+        held = [index for index, parameter in enumerate(listener.hooked_parameters) if id(parameter) in own]
+        if held:
+            listener.on_step(optimizer, held)
+
     def release(self) -> None:
         """Remove the hooks, and let go of the model."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        _hear_steps.pop(self._number, None)
         for module in self._owners:
             module.__dict__[ATTRIBUTE].discard(self._listener())
 
@@ -140,14 +177,38 @@ def _accumulated(reference: weakref.ref[HookListener], index: int) -> Callable[[
     return hook
 
 
-def _after_step(reference: weakref.ref[HookListener]) -> Callable[[Optimizer, Any, Any], None]:
-    def hook(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        listener = reference()
-        if listener is None:
-            return
-        own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        held = [index for index, parameter in enumerate(listener.hooked_parameters) if id(parameter) in own]
-        if held:
-            listener.on_step(optimizer, held)
+_numbers = itertools.count()
+_hear_steps: weakref.WeakValueDictionary[int, Hooks] = weakref.WeakValueDictionary()
+"""The hooks whose listeners are told of optimizer steps, in the order in which they came."""
 
-    return hook
+_replaced = WeakTensorKeyDictionary()
+"""Parameters that gave way to those of an engine, with their names."""
+
+
+def mark_replaced(parameter: nn.Parameter, name: str) -> None:
+    """Refuse, from now on, steps of optimizers that hold a parameter which is no longer trained."""
+    _replaced[parameter] = name
+
+
+@functools.cache
+def _listen_to_steps() -> None:
+    """Hear of the steps of all optimizers: they are many, and may come later.
+
+    One hook for all listeners, which stays: a hook of a listener's own would be removed when the listener is collected
+    as garbage, which may be while torch goes through its hooks.
+    """
+    register_optimizer_step_post_hook(_after_step)
+
+
+def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if len(_replaced):
+        for parameter in parameters:
+            if parameter in _replaced:
+                raise RuntimeError(
+                    f"the optimizer holds {_replaced[parameter]}, which pack() replaced and nothing reads any more: "
+                    "make the optimizer after pack(), with the parameters of the model that pack() returns"
+                )
+    own = {id(parameter) for parameter in parameters}
+    for hooks in list(_hear_steps.values()):
+        hooks.stepped(optimizer, own)

@@ -8,13 +8,38 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adagrad, Optimizer, Rprop
 
+SECOND_MOMENTS = frozenset(
+    {
+        "exp_avg_sq",  # Adam, AdamW, NAdam, RAdam, SparseAdam
+        "max_exp_avg_sq",  # amsgrad
+        "exp_inf",  # Adamax
+        "square_avg",  # RMSprop, Adadelta
+        "acc_delta",  # Adadelta, of its steps: with square_avg it makes the length of the next one
+        "sum",  # Adagrad
+        "variance",  # Adafactor, of what is no matrix
+    }
+)
+"""State that gives a step its length: what an optimizer accumulates of the squares of gradients or steps."""
 
-def reset_state(optimizer: Optimizer, parameter: nn.Parameter, positions: Tensor) -> None:
+
+def reset_state(optimizer: Optimizer, parameter: nn.Parameter, positions: Tensor, kept: Tensor | None = None) -> None:
     """Start afresh, at some row-major positions, every state tensor of the shape of the parameter.
 
-    Works for any optimizer: per-weight state is what has the parameter's shape.
+    Works for any optimizer: per-weight state is what has the parameter's shape. It starts with what the optimizer
+    starts it with, zero for most; but with ``kept``, the positions of the weights that stay, second moments start at
+    the mean over those, ``v = mean(v[kept])``.
+
+    The published code of SET and RigL starts them at zero too. An optimizer of that kind counts the steps of the whole
+    matrix, not of one weight, so its correction for a young average is long over, and the first step after growth is
+
+        lr (1 - beta_1) g / sqrt((1 - beta_2) g²) = lr (1 - beta_1) / sqrt(1 - beta_2)
+
+    whatever the gradient: 3.2 learning rates for betas (0.9, 0.999) and 31.6 for (0, 0.999), where other weights make
+    steps of one or less. From the mean, a grown weight makes steps of the length usual in its matrix.
     """
-    for _, tensor, fresh_value in _per_weight(optimizer, parameter):
+    for key, tensor, fresh_value in _per_weight(optimizer, parameter):
+        if kept is not None and len(kept) and key in SECOND_MOMENTS:
+            fresh_value = _mean(_at(tensor, kept), len(kept))
         fill_(tensor, positions, fresh_value)
 
 
@@ -22,10 +47,22 @@ def move_state(optimizer: Optimizer, parameter: nn.Parameter, origin: Tensor, fr
     """Rearrange every state tensor of a flat parameter as :func:`gather_with_fill` does; call it before the parameter
     itself is.
 
-    Weights keep what the optimizer remembers of them when they move; those at the places ``fresh`` start anew.
+    Weights keep what the optimizer remembers of them when they move; those at the places ``fresh`` start anew, as
+    :func:`reset_state` says, with second moments at the mean over the weights that stay.
     """
+    staying = len(origin) - len(fresh)
     for key, tensor, fresh_value in _per_weight(optimizer, parameter):
-        optimizer.state[parameter][key] = gather_with_fill(tensor, origin, fresh, fresh_value)
+        if staying and key in SECOND_MOMENTS:
+            moved = gather_with_fill(tensor, origin, fresh, 0.0)
+            moved.index_fill_(0, fresh, _mean(moved, staying))
+        else:
+            moved = gather_with_fill(tensor, origin, fresh, fresh_value)
+        optimizer.state[parameter][key] = moved
+
+
+def _mean(tensor: Tensor, count: int) -> float:
+    """Summed in double precision, so that it hardly depends on the order: engines keep weights in different ones."""
+    return float(tensor.sum(dtype=torch.float64)) / count
 
 
 @torch.no_grad()
@@ -53,6 +90,11 @@ def fill_(tensor: Tensor, positions: Tensor, value: float) -> None:
         tensor.view(-1).index_fill_(0, positions, value)
     else:
         tensor[torch.unravel_index(positions, tensor.shape)] = value
+
+
+def _at(tensor: Tensor, positions: Tensor) -> Tensor:
+    """What is at some row-major positions, however the tensor lies in memory."""
+    return tensor.flatten()[positions.to(tensor.device)]
 
 
 def keeps_momentum(optimizer: Optimizer) -> bool:

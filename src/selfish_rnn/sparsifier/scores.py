@@ -68,7 +68,13 @@ class DenseScores:
                     "this method goes by the gradient of weights that do not exist: put the pass before "
                     "rewire() in `with sparsifier.dense_gradients():`"
                 )
-            return weight.collected_gradient()
+            gradient = weight.collected_gradient()
+            if not torch.isfinite(gradient).all():
+                raise FloatingPointError(
+                    f"the gradient of {weight.name} that growth goes by is NaN or infinite: leave it out, and collect "
+                    "that of another pass in `with sparsifier.dense_gradients():`"
+                )
+            return gradient
         if not any(optimizer.state for optimizer in self._optimizers):
             raise RuntimeError("this method goes by the momentum of the optimizer, which has made no step yet")
         remembered = (momentum(optimizer, weight.parameter) for optimizer in self._optimizers)

@@ -1,22 +1,34 @@
-"""Choosing the weights of a model that are made sparse."""
+"""Choosing the weights of a model that are made sparse, and the topology each begins with."""
 
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from selfish_rnn.sparsifier.registry import gate_layouts
-from selfish_rnn.topology import GateLayout
+from selfish_rnn.sparsifier.weights import SparseWeight
+from selfish_rnn.topology import GateLayout, Topology
 
 Selector = str | type[nn.Module]
 """A pattern of names, of a parameter (``"rnn.weight_*"``) or a module (``"rnn"``), or a type of module."""
 
 
+class Chosen(NamedTuple):
+    """A weight that is made sparse."""
+
+    name: str
+    parameter: nn.Parameter
+    gates: GateLayout
+
+
 def choose_weights(
     model: nn.Module, include: Selector | Sequence[Selector] | None, exclude: Selector | Sequence[Selector]
-) -> Iterator[tuple[str, nn.Parameter, GateLayout]]:
+) -> Iterator[Chosen]:
     """The weights to make sparse, each once under its first name; an excluded one is excluded under all its names.
 
     Weights that are frozen (``requires_grad=False``) are left as they are.
@@ -30,7 +42,7 @@ def choose_weights(
         matched.update(hits)
         return bool(hits)
 
-    chosen: dict[int, tuple[str, nn.Parameter, GateLayout]] = {}
+    chosen: dict[int, Chosen] = {}
     excluded: set[int] = set()
     names: list[str] = []
     for prefix, module in model.named_modules(remove_duplicate=False):
@@ -42,19 +54,38 @@ def choose_weights(
             name = f"{prefix}.{local}" if prefix else local
             if parameter.ndim < 2 or "bias" in local:
                 continue
+            pruned = local.removesuffix("_orig")
+            if pruned in layouts and pruned != local and f"{pruned}_mask" in module._buffers:
+                raise ValueError(
+                    f"{name.removesuffix('_orig')} is pruned by torch.nn.utils.prune, which multiplies it by a mask of "
+                    f"its own: call prune.remove(module, {pruned!r}) first, which keeps its zeros, and bind with "
+                    'topology="nonzero"'
+                )
             names.append(name)
             if selected(excluding, name, module):
                 excluded.add(id(parameter))
             wanted = local in layouts if included is None else selected(included, name, module)
             if wanted and parameter.requires_grad:
                 gates = layouts.get(local, GateLayout.single(parameter.shape[0]))
-                chosen.setdefault(id(parameter), (name, parameter, gates))
+                chosen.setdefault(id(parameter), Chosen(name, parameter, gates))
     unmatched = [str(selector) for selector in [*(included or ()), *excluding] if selector not in matched]
     if unmatched:
         raise ValueError(f"no weight matrix of the model matches {', '.join(unmatched)}; there are {', '.join(names)}")
     if not chosen.keys() - excluded:
-        raise ValueError("the model has no weight matrix to make sparse")
+        raise ValueError(_nothing_chosen(model, excluded))
     return (weight for identity, weight in chosen.items() if identity not in excluded)
+
+
+def _nothing_chosen(model: nn.Module, excluded: set[int]) -> str:
+    """Why nothing is made sparse, and how it would be."""
+    sentence = "the model has no weight matrix to make sparse"
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.ndim > 1 and parameter.requires_grad and "bias" not in name and id(parameter) not in excluded:
+                kind = type(module)
+                path = f"nn.{kind.__name__}" if getattr(nn, kind.__name__, None) is kind else kind.__name__
+                return f"{sentence} that is one by default; to make {kind.__name__} sparse say include={path}"
+    return sentence
 
 
 def _as_sequence(selectors: Selector | Sequence[Selector]) -> Sequence[Selector]:
@@ -70,3 +101,67 @@ def _matches(selector: Selector, name: str, module: nn.Module) -> bool:
         return isinstance(module, selector)
     parts = name.split(".")
     return any(fnmatch.fnmatchcase(".".join(parts[:count]), selector) for count in range(1, len(parts) + 1))
+
+
+def common_seed() -> int:
+    """A seed from torch's generator; of several processes that train together, the first one's."""
+    seed = [int(torch.randint(2**62, ()))]
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.broadcast_object_list(seed, src=0)
+    return seed[0]
+
+
+def random_topologies(chosen: Sequence[Chosen], counts: Sequence[int], generator: torch.Generator) -> list[Topology]:
+    """For every weight a topology of so many positions, drawn from its whole matrix."""
+    return [
+        Topology.random(tuple(parameter.shape), gates, count, generator)
+        for (_, parameter, gates), count in zip(chosen, counts, strict=True)
+    ]
+
+
+def existing_topologies(
+    chosen: Sequence[Chosen], masks: Mapping[str, Tensor] | None, sparsity: float | None
+) -> list[Topology]:
+    """The topologies that masks give, or without them the weights that are not zero; of about this sparsity."""
+    topologies = []
+    for name, parameter, gates in chosen:
+        mask = parameter.detach() if masks is None else masks[name]
+        if mask.shape != parameter.shape:
+            raise ValueError(
+                f"the mask of {name} is of shape {tuple(mask.shape)}, the weight of shape {tuple(parameter.shape)}"
+            )
+        topologies.append(Topology.from_mask(mask, gates))
+        if topologies[-1].count == 0:
+            raise ValueError(f"no weight of {name} exists: all of it is zero; exclude it, or leave one at least")
+    found = 1 - sum(each.count for each in topologies) / sum(each.size for each in topologies)
+    if sparsity is not None and abs(found - sparsity) > 0.01:
+        raise ValueError(f"the existing topology has sparsity {found:.4g}, not {sparsity:g}: leave sparsity= out")
+    return topologies
+
+
+def saved_topologies(
+    weights: Sequence[SparseWeight], masks: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]
+) -> list[Topology]:
+    """The topologies of a saved state, which must be of these weights."""
+    differing = sorted(set(masks) ^ {weight.name for weight in weights})
+    if differing:
+        raise ValueError(f"the saved topology is of other weights than this model's; they differ in {differing}")
+    for weight in weights:
+        if tuple(shapes[weight.name]) != weight.shape:
+            raise ValueError(
+                f"{weight.name}: the saved topology is of shape {tuple(shapes[weight.name])}, "
+                f"the matrix of shape {weight.shape}"
+            )
+    return [Topology.from_bits(masks[weight.name], weight.shape, weight.gates) for weight in weights]
+
+
+def warn_of_zeros(chosen: Sequence[Chosen]) -> None:
+    """Warn if a topology is drawn for a model that seems to have one; a matrix of zeros only is a way to begin."""
+    begun = [parameter for _, parameter, _ in chosen if not parameter.is_meta and bool(parameter.any())]
+    existing, size = sum(int(each.count_nonzero()) for each in begun), sum(each.numel() for each in begun)
+    if existing < size / 2:
+        warnings.warn(
+            f"only {existing:,} of the model's {size:,} weights are not zero: it seems to be sparse already, and a new "
+            'topology is drawn, which deletes most of them. To keep them bind it with topology="nonzero"',
+            stacklevel=3,
+        )

@@ -7,7 +7,7 @@ import math
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +15,19 @@ from torch.optim.optimizer import Optimizer
 
 from selfish_rnn.errors import unknown
 from selfish_rnn.sparsifier.base import SparseTraining, refuse_missing
-from selfish_rnn.sparsifier.hooks import Hooks, refuse_second_listener
+from selfish_rnn.sparsifier.hooks import Hooks, mark_replaced, refuse_second_listener
 from selfish_rnn.sparsifier.scores import DenseScores
-from selfish_rnn.sparsifier.selection import Selector, choose_weights
+from selfish_rnn.sparsifier.selection import (
+    Selector,
+    choose_weights,
+    common_seed,
+    existing_topologies,
+    random_topologies,
+    saved_topologies,
+    warn_of_zeros,
+)
 from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight
-from selfish_rnn.topology import METHODS, Method, Rewiring, Schedule, Topology, prune, rewire
+from selfish_rnn.topology import METHODS, Method, Rewiring, Schedule, prune, rewire
 from selfish_rnn.topology.methods import find_part
 
 STATE_KEYS = ("rewirings_done", "steps_done", "last_rewired_fraction", "parts", "generator", "shapes", "masks")
@@ -42,7 +50,8 @@ class Sparsifier(SparseTraining):
 
     Args:
         model: any module; parameters and ``state_dict`` keys stay as they are.
-        sparsity: the fraction of zeros over all sparsified matrices, from 0 up to, not including, 1.
+        sparsity: the fraction of zeros over all sparsified matrices, from 0 up to, not including, 1. Where the model
+            has its topology already, it may be left out: it is what it is.
         method: a :class:`~selfish_rnn.topology.Method` or the name of one in the method table
             :data:`~selfish_rnn.METHODS`.
         prune_rate: the fraction of weights rewired, at the start of the schedule.
@@ -57,18 +66,23 @@ class Sparsifier(SparseTraining):
         exclude: not these.
         rescale: divide the starting weights by ``sqrt(density)``, so that a sum over the fewer inputs varies as
             much as in the dense model.
-        seed: of the random positions.
+        topology: ``"random"`` draws one; with ``"nonzero"`` the weights of the model that are not zero exist, and all
+            of them stay: to go on with a model that is sparse already.
+        masks: the topology by the names of weights, tensors that are not zero where a weight exists, such as
+            :meth:`masks` gives; what is not named stays dense.
+        seed: of the random positions; by default it comes from torch's generator, so that ``torch.manual_seed``
+            decides it.
 
-    Save and load :meth:`state_dict` with the model's; load it before the model's, so that the weights find their
-    topology. Attributes to look at: ``weights``, ``active_weights``, ``prune_rate`` (of the next rewiring),
-    ``last_rewired_fraction``, ``rewirings_done``.
+    Save and load :meth:`state_dict` with the model's and the optimizer's, in any order. Attributes to look at:
+    ``weights``, ``active_weights``, ``prune_rate`` (of the next rewiring), ``last_rewired_fraction``,
+    ``rewirings_done``.
     """
 
     def __init__(
         self,
         model: nn.Module,
         *,
-        sparsity: float,
+        sparsity: float | None = None,
         method: Method | str = "selfish",
         prune_rate: float = 0.5,
         rewirings: int | None = None,
@@ -77,33 +91,43 @@ class Sparsifier(SparseTraining):
         include: Selector | Sequence[Selector] | None = None,
         exclude: Selector | Sequence[Selector] = (),
         rescale: bool = False,
-        seed: int = 0,
+        topology: Literal["random", "nonzero"] = "random",
+        masks: Mapping[str, Tensor] | None = None,
+        seed: int | None = None,
     ) -> None:
         self.method = _method(method)
         self.schedule: Schedule = find_part("schedule", schedule)
         _check_settings(sparsity, prune_rate, rewirings, self.schedule, rewire_every, self.method)
-        self.sparsity = sparsity
+        self._topology_given = _topology_given(topology, masks, self.method, sparsity)
         self.initial_prune_rate = prune_rate
         self.rewirings = rewirings
         self.rewire_every = rewire_every
         self.rewirings_done = 0
         self.steps_done = 0
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = torch.Generator().manual_seed(common_seed() if seed is None else seed)
         self._part_state = self.method.first_state()
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._step_counter: weakref.ref[Optimizer] | None = None
-        chosen = list(choose_weights(model, include, exclude))
-        refuse_second_listener(model, {id(parameter): name for name, parameter, _ in chosen})
-        self._shapes = [tuple(parameter.shape) for _, parameter, _ in chosen]
-        counts = self.method.allocation.counts(self._shapes, 1 - sparsity)
+        chosen = list(choose_weights(model, include if masks is None else list(masks), exclude))
+        refuse_second_listener(model, {id(weight.parameter): weight.name for weight in chosen})
+        self._shapes = [tuple(weight.parameter.shape) for weight in chosen]
+        if self._topology_given:
+            topologies = existing_topologies(chosen, masks, sparsity)
+        else:
+            assert sparsity is not None
+            warn_of_zeros(chosen)
+            counts = self.method.allocation.counts(self._shapes, 1 - sparsity)
+            topologies = random_topologies(chosen, counts, self._generator)
+        self._counts = [each.count for each in topologies]
+        found = 1 - sum(self._counts) / sum(each.size for each in topologies)
+        self.sparsity = found if sparsity is None else sparsity
         self.weights: list[SparseWeight] = []
-        for (name, parameter, gates), shape, count in zip(chosen, self._shapes, counts, strict=True):
-            topology = Topology.random(shape, gates, count, self._generator)
-            weight = MaskedWeight(name, parameter, gates, topology)
-            weight.apply_mask()
+        for (name, parameter, gates), drawn in zip(chosen, topologies, strict=True):
+            weight = MaskedWeight(name, parameter, gates, drawn)
+            weight.bind()
             if rescale:
                 with torch.no_grad():
-                    parameter.div_(math.sqrt(topology.density))
+                    parameter.div_(math.sqrt(drawn.density))
             self.weights.append(weight)
         own = {id(weight.parameter) for weight in self.weights}
         self._left_dense = [
@@ -111,7 +135,8 @@ class Sparsifier(SparseTraining):
             for name, parameter in model.named_parameters()
             if parameter.ndim > 1 and id(parameter) not in own
         ]
-        self._stays_dense = sum(counts) == self.total_weights and not self.method.prunes
+        self._stays_dense = sum(self._counts) == self.total_weights and not self.method.prunes
+        self._weights_loaded = False
         self._scores = DenseScores(self.method.signal, self.weights, self._optimizers)
         self._hooks = Hooks(self, model)
         self._await_rewiring()
@@ -133,6 +158,9 @@ class Sparsifier(SparseTraining):
         if self._optimizers:
             raise RuntimeError("the weights of a model change their form before its optimizer is made, not after")
         self._hooks.release()
+        for old, new in zip(self.weights, weights, strict=True):
+            if new.parameter is not old.parameter:
+                mark_replaced(old.parameter, old.name)
         self.weights[:] = weights
         self._hooks = Hooks(self, model)
         self._await_rewiring()
@@ -145,7 +173,13 @@ class Sparsifier(SparseTraining):
         return self._target_after(self.rewirings_done)
 
     def _target_after(self, rewirings: int) -> int:
-        return sum(self.method.counts(self._shapes, self.sparsity, rewirings, self.rewirings))
+        return sum(self._counts_after(rewirings))
+
+    def _counts_after(self, rewirings: int) -> list[int]:
+        if not self.method.prunes:
+            return self._counts
+        counts = self.method.counts(self._shapes, self.sparsity, rewirings, self.rewirings)
+        return [each.count if each.frozen else count for each, count in zip(self.weights, counts, strict=True)]
 
     @property
     def at_target(self) -> bool:
@@ -168,7 +202,10 @@ class Sparsifier(SparseTraining):
         """Rewire every sparsified matrix once; call it after each epoch.
 
         The number of existing weights stays exactly what was promised. Grown weights start at zero, and whatever the
-        optimizer remembers of removed and grown weights (momentum, moments, averages, ages) starts afresh.
+        optimizer remembers of removed and grown weights (momentum, averages, ages) starts afresh; the second moment by
+        which Adam and its kin divide starts at its mean over the surviving weights of the matrix. Frozen weights
+        (``requires_grad=False``) stay as they are. NaN, infinities and parameters that are no longer the model's are
+        an error.
         """
         if self.rewire_every is not None:
             raise RuntimeError(f"rewire() happens by itself every {self.rewire_every} steps; do not call it")
@@ -177,25 +214,33 @@ class Sparsifier(SparseTraining):
     def _rewire_now(self) -> None:
         if any(getattr(optimizer, "averages_swapped_in", False) for optimizer in self._optimizers):
             raise RuntimeError("rewiring needs the raw weights: call rewire() outside optimizer.averaged()")
+        self.refuse_lost_weights()
+        self._check_loaded()
+        for weight in self.weights:
+            weight.refuse_non_finite()
         rate = self.prune_rate
         self.rewirings_done += 1
         self.last_rewired_fraction = 0.0
-        if self.method.prunes or rate > 0:
+        thawed = [weight for weight in self.weights if not weight.frozen]
+        if thawed and (self.method.prunes or rate > 0):
             before = self.active_weights
             optimizers = [each for each in self._optimizers if not self._scores.is_momentum_of(each)]
             removed = 0
-            for weight, rewiring in zip(self.weights, self._rewirings(rate), strict=True):
+            for weight, rewiring in zip(thawed, self._rewirings(thawed, rate), strict=True):
                 weight.rewire(rewiring, optimizers)
+                if not self._scores.in_momentum():
+                    weight.mask_gradient()
                 removed += int(rewiring.removed.sum())
             self.last_rewired_fraction = removed / before
         self._scores.clear()
 
-    def _rewirings(self, rate: float) -> Iterator[Rewiring]:
-        network = [partial(weight.existing, partial(self._scores.score, weight)) for weight in self.weights]
+    def _rewirings(self, weights: Sequence[SparseWeight], rate: float) -> Iterator[Rewiring]:
+        network = [partial(weight.existing, partial(self._scores.score, weight)) for weight in weights]
         if not self.method.prunes:
             return rewire(self.method, network, rate, self._generator, self._part_state)
-        counts = self.method.counts(self._shapes, self.sparsity, self.rewirings_done, self.rewirings)
-        return prune(self.method, network, counts, self._generator)
+        counts = self._counts_after(self.rewirings_done)
+        thawed = [count for weight, count in zip(self.weights, counts, strict=True) if not weight.frozen]
+        return prune(self.method, network, thawed, self._generator)
 
     def track(self, optimizer: Optimizer) -> None:
         """Start afresh, at rewirings, what this optimizer remembers of rewired weights.
@@ -230,6 +275,7 @@ class Sparsifier(SparseTraining):
 
     def on_step(self, optimizer: Optimizer, held: Sequence[int]) -> None:
         self.track(optimizer)
+        self._check_loaded()
         if not self._stays_dense:
             for index in held:
                 self.weights[index].apply_mask()
@@ -251,11 +297,21 @@ class Sparsifier(SparseTraining):
         return self._step_counter() is optimizer
 
     def on_load(self) -> None:
-        if any(weight.has_weights_outside() for weight in self.weights):
-            raise RuntimeError(
-                "the loaded weights do not lie in the sparsifier's topology, the next step would delete them: load the "
-                "sparsifier's state_dict before the model's, or bind the sparsifier after loading a dense model"
-            )
+        self._weights_loaded = True  # their topology may be loaded after them
+
+    def _check_loaded(self) -> None:
+        """Raise an error if weights were loaded that do not lie in the topology, before they are set to zero."""
+        if self._weights_loaded:
+            for weight in self.weights:
+                if weight.has_weights_outside():
+                    raise RuntimeError(
+                        f"weights of {weight.name} were loaded that do not lie in the sparsifier's topology, and would "
+                        "be deleted: load the sparsifier's state_dict too, or load the model before it is bound and "
+                        'bind it with topology="nonzero"'
+                    )
+        self._weights_loaded = False
+        for weight in self.weights:
+            weight.forget_deleted()
 
     # Saving
 
@@ -272,38 +328,32 @@ class Sparsifier(SparseTraining):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a saved topology; it must be of the same matrices with the same number of weights."""
+        """Take over a saved topology; it must be of the same matrices with the same number of weights.
+
+        Weights that were loaded before keep their values where they are in it.
+        """
         refuse_missing(state, STATE_KEYS, "a sparsifier")
         if state["parts"].keys() != self._part_state.keys():
             raise ValueError(
                 f"the saved state is of another method than {self.method.name!r}: its parts keep other things"
             )
-        topologies = self._fitting_topologies(state)
+        topologies = saved_topologies(self.weights, state["masks"], state["shapes"])
         count = sum(topology.count for topology in topologies)
         promised = self._target_after(state["rewirings_done"])
-        if count != promised:
+        if self._topology_given:  # weights that have just grown were not counted among the non-zeros
+            self._counts = [topology.count for topology in topologies]
+        elif count != promised:
             raise ValueError(f"the saved topology has {count} weights, this sparsifier's settings give {promised}")
         for weight, topology in zip(self.weights, topologies, strict=True):
             weight.load_topology(topology)
+            if not self._weights_loaded:
+                weight.apply_mask()
         self.rewirings_done = state["rewirings_done"]
         self.steps_done = state["steps_done"]
         self.last_rewired_fraction = state["last_rewired_fraction"]
         self._part_state = dict(state["parts"])
         self._generator.set_state(state["generator"].to(torch.uint8))
         self._await_rewiring()
-
-    def _fitting_topologies(self, state: Mapping[str, Any]) -> list[Topology]:
-        masks, shapes = state["masks"], state["shapes"]
-        differing = sorted(set(masks) ^ {weight.name for weight in self.weights})
-        if differing:
-            raise ValueError(f"the saved topology is of other weights than this model's; they differ in {differing}")
-        for weight in self.weights:
-            if tuple(shapes[weight.name]) != weight.shape:
-                raise ValueError(
-                    f"{weight.name}: the saved topology is of shape {tuple(shapes[weight.name])}, "
-                    f"the matrix of shape {weight.shape}"
-                )
-        return [Topology.from_bits(masks[weight.name], weight.shape, weight.gates) for weight in self.weights]
 
     # Looking
 
@@ -318,9 +368,6 @@ class Sparsifier(SparseTraining):
         dense = ", ".join(f"{name} ({size:,})" for name, size in self._left_dense)
         return super().summary() + (f"\nleft dense: {dense}" if dense else "")
 
-    def __reduce__(self) -> Any:
-        raise TypeError("a sparsifier is bound to its model and cannot be copied or pickled: save its state_dict()")
-
 
 def _method(method: Method | str) -> Method:
     if isinstance(method, str) and method not in METHODS:
@@ -328,15 +375,29 @@ def _method(method: Method | str) -> Method:
     return METHODS[method] if isinstance(method, str) else method
 
 
+def _topology_given(topology: str, masks: Mapping[str, Tensor] | None, method: Method, sparsity: float | None) -> bool:
+    """Whether the topology is given, by masks or by the model, and not drawn."""
+    if topology not in ("random", "nonzero"):
+        raise ValueError(f'topology is "random" or "nonzero", got {topology!r}; masks go into masks=')
+    if masks is not None and topology == "nonzero":
+        raise ValueError('masks= gives a topology, and so does topology="nonzero": leave one of them out')
+    existing = masks is not None or topology == "nonzero"
+    if existing and method.prunes:
+        raise ValueError(f"method {method.name!r} starts with a dense network and takes no existing topology")
+    if not existing and sparsity is None:
+        raise ValueError('sparsity= is needed, or topology="nonzero" or masks=, which have one already')
+    return existing
+
+
 def _check_settings(
-    sparsity: float,
+    sparsity: float | None,
     prune_rate: float,
     rewirings: int | None,
     schedule: Schedule,
     rewire_every: int | None,
     method: Method,
 ) -> None:
-    if not 0 <= sparsity < 1:
+    if sparsity is not None and not 0 <= sparsity < 1:
         raise ValueError(f"sparsity is the fraction of zeros, from 0 up to, not including, 1; got {sparsity}")
     if not 0 <= prune_rate <= 1:
         raise ValueError(f"prune_rate is the fraction of weights rewired, from 0 to 1; got {prune_rate}")

@@ -59,6 +59,21 @@ class SparseWeight(abc.ABC):
         """How many positions the matrix has."""
         return math.prod(self.shape)
 
+    @property
+    def frozen(self) -> bool:
+        """Whether it is not trained for now, and so not rewired."""
+        return not self.parameter.requires_grad
+
+    @torch.no_grad()
+    def refuse_non_finite(self) -> None:
+        """Raise an error if a weight is NaN or infinite: comparing magnitudes, a rewiring would make no sense of it."""
+        if not torch.isfinite(self.parameter).all():
+            raise FloatingPointError(
+                f"{self.name} has NaN or infinite weights: the training has diverged, or they were so from the start. "
+                "A smaller learning rate or gradient clipping may help; clip with error_if_nonfinite=True to find the "
+                "step where it happens"
+            )
+
     @abc.abstractmethod
     def gather(self, tensor: Tensor) -> Tensor:
         """Of a tensor of the parameter's shape, what belongs to existing weights, in the order of their positions."""
@@ -69,13 +84,14 @@ class SparseWeight(abc.ABC):
 
     @abc.abstractmethod
     def load_topology(self, topology: Topology) -> None:
-        """Take on a saved topology; weights that did not exist start at zero."""
+        """Take on a saved topology; the values of weights are those that were bound or loaded."""
 
     @abc.abstractmethod
     def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
         """Take on a new topology.
 
-        Removed and grown weights start anew, at zero, and the optimizers know nothing of them.
+        Removed and grown weights start anew, at zero, and the optimizers know nothing of them but how long the steps
+        of the others are.
         """
 
     @abc.abstractmethod
@@ -90,6 +106,9 @@ class SparseWeight(abc.ABC):
     def has_weights_outside(self) -> bool:
         """Whether a weight that does not exist is not zero."""
         return False
+
+    def forget_deleted(self) -> None:  # noqa: B027
+        """Give up what binding deleted."""
 
     def mask_gradient(self) -> None:  # noqa: B027
         """Let the gradient be zero where no weight exists."""
@@ -129,6 +148,23 @@ class MaskedWeight(SparseWeight):
         self.mask = self._mask_of(topology)
         self._collecting = False
         self._collected: Tensor | None = None
+        self._deleted: tuple[Tensor, Tensor] | None = None
+
+    @torch.no_grad()
+    def bind(self) -> None:
+        """Set to zero what does not exist.
+
+        Of a matrix that is mostly zero the deleted weights are kept for a while, in case that the topology they lie in
+        is loaded next.
+        """
+        if not self.parameter.is_meta and 0 < int(self.parameter.count_nonzero()) < self.size / 2:
+            flat = (self.parameter * (1 - self._mask_here())).flatten()
+            positions = flat.nonzero().flatten()
+            self._deleted = positions, flat[positions]
+        self.apply_mask()
+
+    def forget_deleted(self) -> None:
+        self._deleted = None
 
     @property
     def topology(self) -> Topology:
@@ -146,9 +182,14 @@ class MaskedWeight(SparseWeight):
         whole[self.topology.positions] = values.cpu()
         return whole.view(self.shape)
 
+    @torch.no_grad()
     def load_topology(self, topology: Topology) -> None:
+        if self._deleted is not None:
+            positions, values = (tensor.to(self.parameter.device) for tensor in self._deleted)
+            whole = self.parameter.new_zeros(self.size).index_copy_(0, positions, values.to(self.parameter.dtype))
+            self.parameter.add_(whole.view(self.shape))
+            self.forget_deleted()
         self.mask = self._mask_of(topology)
-        self.apply_mask()
 
     def existing(self, score: Callable[[], Tensor] | None = None) -> ActiveWeights:
         topology, gradient = self.topology, self.parameter.grad
@@ -157,10 +198,12 @@ class MaskedWeight(SparseWeight):
 
     def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
         self.mask = self._mask_of(rewiring.topology)
-        changed = torch.cat([rewiring.removed_positions, rewiring.grown])
-        fill_(self.parameter, changed, 0.0)
+        removed, kept = rewiring.removed_positions, rewiring.kept_positions
+        for positions in (removed, rewiring.grown):
+            fill_(self.parameter, positions, 0.0)
         for optimizer in optimizers:
-            reset_state(optimizer, self.parameter, changed)
+            reset_state(optimizer, self.parameter, removed)
+            reset_state(optimizer, self.parameter, rewiring.grown, kept)
 
     @torch.no_grad()
     def apply_mask(self) -> None:

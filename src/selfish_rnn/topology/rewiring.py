@@ -34,6 +34,11 @@ class Rewiring:
         return self.before.positions[self.removed]
 
     @property
+    def kept_positions(self) -> Tensor:
+        """Which positions stay, sorted; one that is removed and grows again is not among them."""
+        return self.before.positions[~self.removed]
+
+    @property
     def topology(self) -> Topology:
         """Which positions exist afterwards."""
         return self.before.without(self.removed).joined(self.grown)
