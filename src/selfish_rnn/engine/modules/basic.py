@@ -110,8 +110,9 @@ class PackedEmbedding(nn.Module):
     @classmethod
     def from_dense(cls, embedding: nn.Embedding, weight: PackedWeight | None = None) -> PackedEmbedding:
         """An embedding with the non-zero weights of a dense one, or with ``weight`` in their place."""
-        if not _is_plain(embedding):
-            raise ValueError("a packed embedding has no padding_idx, max_norm or scale_grad_by_freq")
+        obstacle = _obstacle(embedding)
+        if obstacle is not None:
+            raise ValueError(f"a packed embedding has no {obstacle}")
         packed = cls.__new__(cls)
         nn.Module.__init__(packed)
         packed.num_embeddings, packed.embedding_dim = embedding.num_embeddings, embedding.embedding_dim
@@ -132,9 +133,13 @@ class PackedEmbedding(nn.Module):
         return f"{self.num_embeddings}, {self.embedding_dim}"
 
 
-def _is_plain(embedding: nn.Embedding) -> bool:
-    return embedding.padding_idx is None and embedding.max_norm is None and not embedding.scale_grad_by_freq
+def _obstacle(embedding: nn.Embedding) -> str | None:
+    if embedding.padding_idx is not None:
+        return "padding_idx"
+    if embedding.max_norm is not None:
+        return "max_norm"
+    return "scale_grad_by_freq" if embedding.scale_grad_by_freq else None
 
 
 register_packed(nn.Linear, PackedLinear)
-register_packed(nn.Embedding, PackedEmbedding, _is_plain)
+register_packed(nn.Embedding, PackedEmbedding, _obstacle)

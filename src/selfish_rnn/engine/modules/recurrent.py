@@ -80,7 +80,7 @@ class PackedRecurrent(nn.Module):
         """
         if not isinstance(dense, cls.kind):
             raise TypeError(f"{cls.__name__} is made from {cls.kind.__name__}, not from {type(dense).__name__}")
-        if not _is_plain(dense):
+        if _obstacle(dense) is not None:
             raise ValueError("a packed recurrent module is neither bidirectional nor does it have a proj_size")
         packed = cls.__new__(cls)
         nn.Module.__init__(packed)
@@ -159,8 +159,8 @@ class PackedRecurrent(nn.Module):
         return f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
 
 
-def _is_plain(dense: nn.RNNBase) -> bool:
-    return not (dense.bidirectional or dense.proj_size)
+def _obstacle(dense: nn.RNNBase) -> str | None:
+    return "bidirectional" if dense.bidirectional else "proj_size" if dense.proj_size else None
 
 
 class PackedLSTM(PackedRecurrent):
@@ -217,6 +217,6 @@ class PackedRNN(PackedRecurrent):
         return y, h
 
 
-register_packed(nn.LSTM, PackedLSTM, _is_plain)
-register_packed(nn.GRU, PackedGRU, _is_plain)
-register_packed(nn.RNN, PackedRNN, _is_plain)
+register_packed(nn.LSTM, PackedLSTM, _obstacle)
+register_packed(nn.GRU, PackedGRU, _obstacle)
+register_packed(nn.RNN, PackedRNN, _obstacle)
