@@ -10,6 +10,7 @@
 from selfish_rnn.engine.functional import linear_cross_entropy, output_loss
 from selfish_rnn.engine.library import available
 from selfish_rnn.engine.modules.basic import PackedEmbedding, PackedLinear
+from selfish_rnn.engine.modules.cells import PackedGRUCell, PackedLSTMCell, PackedRNNCell
 from selfish_rnn.engine.modules.recurrent import PackedGRU, PackedLSTM, PackedRNN
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.packing import pack
@@ -18,9 +19,12 @@ from selfish_rnn.engine.registry import register_packed
 __all__ = [
     "PackedEmbedding",
     "PackedGRU",
+    "PackedGRUCell",
     "PackedLSTM",
+    "PackedLSTMCell",
     "PackedLinear",
     "PackedRNN",
+    "PackedRNNCell",
     "PackedWeight",
     "available",
     "linear_cross_entropy",

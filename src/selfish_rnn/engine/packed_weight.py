@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -135,6 +135,28 @@ class PackedWeight(nn.Module):
     def count(self) -> int:
         """How many weights exist."""
         return len(self.values)
+
+    @property
+    def device(self) -> torch.device:
+        return self.values.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.values.dtype
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.values.requires_grad
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Functions of torch take no packed weight. That it is known to torch keeps fast paths from trying."""
+        raise TypeError(
+            f"torch's {getattr(function, '__name__', function)} takes no packed weight: selfish_rnn.engine.functional "
+            "has linear and embedding, weight.to_dense() is an ordinary matrix"
+        )
 
     @property
     def density(self) -> float:

@@ -44,9 +44,9 @@ def pack(model: Model, *, strict: bool = False) -> Model:
     whole: use what is returned.
 
     A module with sparse weights that cannot be packed stays as it is, and a warning of the logger
-    ``selfish_rnn.engine`` says which and why; with ``strict`` that is an error, and nothing is changed. Other precisions than float32 and
-    other devices than the CPU are refused. An optimizer that holds parameters that were replaced is refused when it
-    makes a step.
+    ``selfish_rnn.engine`` says which and why; with ``strict`` that is an error, and nothing is changed. Other
+    precisions than float32 and other devices than the CPU are refused. An optimizer that holds parameters that were
+    replaced is refused when it makes a step.
     """
     packing = _Packing(model)
     packing.refuse_other_tensors(model)

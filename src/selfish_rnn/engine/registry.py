@@ -43,8 +43,8 @@ def register_packed(
     >>> register_packed(Cell, PackedCell)
 
     A counterpart that is not a subclass has a class method ``from_dense(module, **weights)`` that makes it.
-    ``obstacle`` says what an instance has that the packed one has not, if anything. Only instances of the very class are packed: a
-    subclass may compute something else.
+    ``obstacle`` says what an instance has that the packed one has not, if anything. Only instances of the very class
+    are packed: a subclass may compute something else.
     """
     if not (issubclass(packed, dense) or hasattr(packed, "from_dense")):
         raise TypeError(f"{packed.__name__} is neither a subclass of {dense.__name__} nor does it have from_dense")
