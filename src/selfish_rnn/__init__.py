@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from selfish_rnn.engine import pack, register_packed
+    from selfish_rnn.engine import load_packed, pack, register_packed, save_packed, unpack
     from selfish_rnn.errors import UserError
     from selfish_rnn.optim import NTASGD, SNTASGD, AveragedSGD
     from selfish_rnn.runs.export import load_model
@@ -42,7 +42,8 @@ __all__ = [
     "DENSE", "DSR", "GMP", "METHODS", "NTASGD", "RIGL", "SELFISH", "SET", "SNFS", "SNTASGD",
     "STATIC", "STATIC_ER", "Allocation", "AveragedSGD", "GateLayout", "Growth", "IntrinsicSparseStructures", "Method",
     "Pruning", "Redistribution", "Removal", "Schedule", "SparseTraining", "Sparsifier", "UserError", "load_model",
-    "pack", "register", "register_cell", "register_method", "register_packed", "shrink",
+    "load_packed", "pack", "register", "register_cell", "register_method", "register_packed", "save_packed", "shrink",
+    "unpack",
 ]  # fmt: skip
 
 _HOMES = {
@@ -54,8 +55,11 @@ _HOMES = {
     "Sparsifier": "sparsifier",
     "UserError": "errors",
     "load_model": "runs.export",
+    "load_packed": "engine",
     "pack": "engine",
     "register_packed": "engine",
+    "save_packed": "engine",
+    "unpack": "engine",
     "register_cell": "sparsifier.registry",
     "shrink": "sparsifier.intrinsic",
 }

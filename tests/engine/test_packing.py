@@ -28,7 +28,7 @@ from selfish_rnn.models import MixtureOfSoftmaxesLSTM
 from selfish_rnn.models.cells.highway import HighwayCell, PackedHighwayCell
 from selfish_rnn.models.cells.mixture import PackedMixtureDecoder
 from selfish_rnn.models.cells.ordered_neurons import OrderedNeuronsCell, PackedOrderedNeuronsCell
-from selfish_rnn.models.cells.weight_drop import WeightDropLSTM
+from selfish_rnn.models.cells.weight_drop import PackedWeightDropLSTM, WeightDropLSTM
 
 pytestmark = needs_kernels
 
@@ -81,7 +81,7 @@ def zeroed(module: nn.Module) -> nn.Module:
         (nn.RNNCell(6, 8), PackedRNNCell),
         (HighwayCell(6, 8, 2), PackedHighwayCell),
         (OrderedNeuronsCell(6, 8, 2), PackedOrderedNeuronsCell),
-        (WeightDropLSTM(6, 8, 0.3), PackedLSTM),
+        (WeightDropLSTM(6, 8, 0.3), PackedWeightDropLSTM),
     ],
 )
 def test_every_kind_gives_way_to_its_counterpart(dense: nn.Module, packed: type[nn.Module]) -> None:
@@ -198,6 +198,15 @@ def test_a_module_that_gave_way_as_a_whole_is_not_trained_by_mistake() -> None:
         optimizer.step()
 
 
+def test_a_frozen_weight_under_a_sparsifier_is_packed_and_stays_frozen() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3))
+    Sparsifier(model, sparsity=0.5, rewirings=1)
+    model[0].requires_grad_(False)
+    pack(model, strict=True)
+    assert not model[0].weight.requires_grad
+    assert model[1].weight.requires_grad
+
+
 @pytest.mark.parametrize("make", [lambda: nn.Linear(6, 8), Cell])
 @pytest.mark.usefixtures("own_cell")
 def test_hooks_go_with_the_module(make: type[nn.Module]) -> None:
@@ -258,7 +267,7 @@ def test_the_dense_cell_is_not_changed() -> None:
 
 
 def test_a_counterpart_must_be_able_to_take_its_place() -> None:
-    with pytest.raises(TypeError, match="Tanh is neither a subclass of Cell nor does it have from_dense"):
+    with pytest.raises(TypeError, match="Tanh is neither a subclass of Cell nor does it have from_dense and to_dense"):
         register_packed(Cell, nn.Tanh)
 
 

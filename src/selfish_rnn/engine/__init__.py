@@ -7,6 +7,8 @@
     loss = linear_cross_entropy(lstm(inputs)[0], decoder.weight, decoder.bias, targets)
 """
 
+from selfish_rnn.engine.conversions.shipping import load_packed, save_packed
+from selfish_rnn.engine.conversions.unpacking import unpack
 from selfish_rnn.engine.functional import linear_cross_entropy, output_loss
 from selfish_rnn.engine.library import available
 from selfish_rnn.engine.modules.basic import PackedEmbedding, PackedLinear
@@ -28,7 +30,10 @@ __all__ = [
     "PackedWeight",
     "available",
     "linear_cross_entropy",
+    "load_packed",
     "output_loss",
     "pack",
     "register_packed",
+    "save_packed",
+    "unpack",
 ]

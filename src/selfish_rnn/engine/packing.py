@@ -18,7 +18,7 @@ from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.registry import counterpart, obstacle
 from selfish_rnn.sparsifier import Sparsifier
 from selfish_rnn.sparsifier.registry import gate_layouts
-from selfish_rnn.sparsifier.weights import MaskedWeight
+from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight
 from selfish_rnn.topology import GateLayout, Method
 
 _logger = logging.getLogger("selfish_rnn.engine")
@@ -88,7 +88,7 @@ class _Packing:
 
     def __init__(self, model: nn.Module, makers: dict[int, Maker] | None = None) -> None:
         library.kernels()
-        self._sparsifiers = list(_sparsifiers(model))
+        self._sparsifiers = list(sparsifiers(model))
         for sparsifier in self._sparsifiers:
             reason = unpackable(sparsifier.method)
             if reason is not None:
@@ -117,16 +117,11 @@ class _Packing:
 
     def replace_weights(self, model: nn.Module) -> None:
         """Tell the sparsifiers."""
-        for sparsifier in self._sparsifiers:
-            sparsifier.replace_weights(
-                model,
-                [
-                    PackedSparseWeight(weight.name, self._packed[id(weight.parameter)], weight.gates)
-                    if id(weight.parameter) in self._packed
-                    else weight
-                    for weight in sparsifier.weights
-                ],
-            )
+        tell_sparsifiers(self._sparsifiers, model, self._sparse_weight)
+
+    def _sparse_weight(self, weight: SparseWeight) -> SparseWeight:
+        packed = self._packed.get(id(weight.parameter))
+        return weight if packed is None else PackedSparseWeight(weight.name, packed, weight.gates)
 
     def _shared_with_others(self, model: nn.Module) -> set[int]:
         """Weights that a module also uses that stays as it is: those of all their modules stay too."""
@@ -207,13 +202,29 @@ class _Packing:
         return self._packed[id(parameter)]
 
 
-def _sparsifiers(model: nn.Module) -> Iterator[Sparsifier]:
+def sparsifiers(model: nn.Module) -> Iterator[Sparsifier]:
+    """Those that are bound to weights of a model, each once."""
     seen: set[int] = set()
     for module in model.modules():
         for bound in module.__dict__.get("_selfish_rnn_bound", ()):
             if isinstance(bound, Sparsifier) and id(bound) not in seen:
                 seen.add(id(bound))
                 yield bound
+
+
+def tell_sparsifiers(
+    told: Sequence[Sparsifier], model: nn.Module, convert: Callable[[SparseWeight], SparseWeight]
+) -> None:
+    """The weights of a model have another form, which ``convert`` gives."""
+    for sparsifier in told:
+        weights = [convert(weight) for weight in sparsifier.weights]
+        # Hooks cannot be put on a frozen parameter, and are to be there when it is no longer frozen.
+        frozen = [weight.parameter for weight in weights if not weight.parameter.requires_grad]
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        sparsifier.replace_weights(model, weights)
+        for parameter in frozen:
+            parameter.requires_grad_(False)
 
 
 def _weights(module: nn.Module) -> Iterator[tuple[str, tuple[nn.Parameter, GateLayout]]]:

@@ -42,12 +42,15 @@ def register_packed(
     ...         return functional.linear(x, self.weight).tanh()
     >>> register_packed(Cell, PackedCell)
 
-    A counterpart that is not a subclass has a class method ``from_dense(module, **weights)`` that makes it.
+    A counterpart that is not a subclass has a class method ``from_dense(module, **weights)`` that makes it and
+    a method ``to_dense()`` that makes the other again.
     ``obstacle`` says what an instance has that the packed one has not, if anything. Only instances of the very class
     are packed: a subclass may compute something else.
     """
-    if not (issubclass(packed, dense) or hasattr(packed, "from_dense")):
-        raise TypeError(f"{packed.__name__} is neither a subclass of {dense.__name__} nor does it have from_dense")
+    if not (issubclass(packed, dense) or (hasattr(packed, "from_dense") and hasattr(packed, "to_dense"))):
+        raise TypeError(
+            f"{packed.__name__} is neither a subclass of {dense.__name__} nor does it have from_dense and to_dense"
+        )
     _counterparts[dense] = _Counterpart(packed, obstacle)
 
 
@@ -78,6 +81,24 @@ def counterpart(module: nn.Module, weights: Mapping[str, PackedWeight]) -> nn.Mo
     swapped.__dict__.update(module.__dict__)
     swapped._parameters = {name: value for name, value in module._parameters.items() if name not in weights}
     swapped._buffers, swapped._modules = dict(module._buffers), {**module._modules, **weights}
+    return swapped
+
+
+def original(module: nn.Module, matrices: Mapping[str, nn.Parameter]) -> nn.Module:
+    """Undo :func:`counterpart`, with these parameters in place of the packed weights of their names."""
+    packed: Any = module
+    if hasattr(packed, "to_dense"):
+        made: nn.Module = packed.to_dense()
+        for name, parameter in {**module._parameters, **matrices}.items():
+            if parameter is not None:
+                setattr(made, name, parameter)
+        carry_hooks(module, made)
+        return made
+    kind = next(dense for dense, counterpart in _counterparts.items() if counterpart.packed is type(module))
+    swapped: nn.Module = kind.__new__(kind)
+    swapped.__dict__.update(module.__dict__)
+    swapped._parameters, swapped._buffers = {**module._parameters, **matrices}, dict(module._buffers)
+    swapped._modules = {name: child for name, child in module._modules.items() if name not in matrices}
     return swapped
 
 

@@ -226,7 +226,7 @@ class PackedLSTM(PackedRecurrent):
     ``weight_drop`` drops recurrent weights in training, the same at all steps of a window (Merity et al. 2018).
     """
 
-    kind = nn.LSTM
+    kind: ClassVar[type[nn.LSTM]] = nn.LSTM
     cell = "lstm"
     arguments = (*PackedRecurrent.arguments, "proj_size")
 
