@@ -7,6 +7,7 @@
     loss = linear_cross_entropy(lstm(inputs)[0], decoder.weight, decoder.bias, targets)
 """
 
+from selfish_rnn.engine.conversions.averaging import AveragedModel
 from selfish_rnn.engine.conversions.shipping import load_packed, save_packed
 from selfish_rnn.engine.conversions.unpacking import unpack
 from selfish_rnn.engine.functional import linear_cross_entropy, output_loss
@@ -19,6 +20,7 @@ from selfish_rnn.engine.packing import pack
 from selfish_rnn.engine.registry import register_packed
 
 __all__ = [
+    "AveragedModel",
     "PackedEmbedding",
     "PackedGRU",
     "PackedGRUCell",
