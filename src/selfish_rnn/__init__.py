@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from selfish_rnn.analysis.distance import topology_distance
     from selfish_rnn.analysis.flops import flops
     from selfish_rnn.analysis.gates import gate_densities
-    from selfish_rnn.engine import pack, register_packed
+    from selfish_rnn.engine import load_packed, pack, register_packed, save_packed, unpack
     from selfish_rnn.errors import UserError
     from selfish_rnn.optim import NTASGD, SNTASGD, AveragedSGD
     from selfish_rnn.runs.export import load_model
@@ -45,8 +45,8 @@ __all__ = [
     "DENSE", "DSR", "GMP", "METHODS", "NTASGD", "RIGL", "SELFISH", "SET", "SNFS", "SNTASGD",
     "STATIC", "STATIC_ER", "Allocation", "AveragedSGD", "GateLayout", "Growth", "IntrinsicSparseStructures", "Method",
     "Pruning", "Redistribution", "Removal", "Schedule", "SparseTraining", "Sparsifier", "UserError", "flops",
-    "gate_densities", "load_model", "pack", "register", "register_cell", "register_method", "register_packed", "shrink",
-    "topology_distance",
+    "gate_densities", "load_model", "load_packed", "pack", "register", "register_cell", "register_method",
+    "register_packed", "save_packed", "shrink", "topology_distance", "unpack",
 ]  # fmt: skip
 
 _HOMES = {
@@ -60,8 +60,11 @@ _HOMES = {
     "flops": "analysis.flops",
     "gate_densities": "analysis.gates",
     "load_model": "runs.export",
+    "load_packed": "engine",
     "pack": "engine",
     "register_packed": "engine",
+    "save_packed": "engine",
+    "unpack": "engine",
     "register_cell": "sparsifier.registry",
     "shrink": "sparsifier.intrinsic",
     "topology_distance": "analysis.distance",

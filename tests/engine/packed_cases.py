@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from selfish_rnn.engine import PackedWeight, available, library
+
+Recurrent = TypeVar("Recurrent", nn.RNNBase, nn.RNNCellBase)
 
 needs_kernels = pytest.mark.skipif(not available(), reason="the packed engine's kernels are not built")
 
@@ -90,12 +94,13 @@ def assert_consistent(weight: PackedWeight, seed: int = 0) -> None:
     weight.values.grad = None
 
 
-def sparse_(module: nn.RNNBase, density: float, seed: int, gates: int) -> nn.RNNBase:
+def sparse_(module: Recurrent, density: float, seed: int, gates: int) -> Recurrent:
     """Set most weights of a recurrent module to zero."""
     generator = seeded(seed)
     with torch.no_grad():
         for number, parameter in enumerate(module.parameters()):
             parameter.uniform_(-0.5, 0.5, generator=generator).div_(max(parameter.shape[-1] / 8, 1) ** 0.5)
             if parameter.ndim == 2:
-                parameter.mul_(topology(*parameter.shape, density, seed + number, gates))
+                divided = gates if parameter.shape[0] % gates == 0 else 1
+                parameter.mul_(topology(*parameter.shape, density, seed + number, divided))
     return module

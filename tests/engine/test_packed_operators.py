@@ -217,15 +217,15 @@ def test_dense_gradients_are_those_of_autograd(rows: int, columns: int, batch: i
 # Operators as torch wants them
 
 
-def layer_arguments(cell: str, keep: bool, has_bias: bool = True) -> tuple[Any, ...]:
+def layer_arguments(cell: str, keep: bool, has_bias: bool = True, batch: int = 8) -> tuple[Any, ...]:
     gates = {"lstm": 4, "gru": 3}.get(cell, 1)
     inputs = PackedWeight.from_dense(matrix(gates * 6, 5, 0.5, 0), gate_rows=(6,) * gates)
     recurrence = PackedWeight.from_dense(matrix(gates * 6, 6, 0.5, 1), gate_rows=(6,) * gates)
     bias = torch.zeros(gates * 6, requires_grad=True) if has_bias else None
     return (
-        torch.randn(3, 8, 5, generator=seeded(0), requires_grad=True),
-        torch.zeros(8, 6, requires_grad=True),
-        torch.zeros(8, 6, requires_grad=True) if cell == "lstm" else torch.empty(0),
+        torch.randn(3, batch, 5, generator=seeded(0), requires_grad=True),
+        torch.zeros(batch, 6, requires_grad=True),
+        torch.zeros(batch, 6, requires_grad=True) if cell == "lstm" else torch.empty(0),
         inputs.values,
         inputs.index,
         recurrence.values,
@@ -266,9 +266,39 @@ def test_operators_pass_the_checks_of_torch(name: str) -> None:
     torch.library.opcheck(operator, operator_cases()[name])
 
 
+BATCHES = [1, 2, 7, 13, 20, 65]
+"""Those that are no multiple of eight leave lanes of the panels without a token."""
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+def test_layers_pass_the_checks_of_torch_at_every_batch_size(cell: str, batch: int) -> None:
+    torch.library.opcheck(torch.ops.selfish_rnn.recurrent_layer.default, layer_arguments(cell, True, batch=batch))
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
+def test_what_a_layer_keeps_does_not_hang_on_what_memory_held(cell: str, batch: int) -> None:
+    arguments = [a.detach() if isinstance(a, torch.Tensor) else a for a in layer_arguments(cell, True, batch=batch)]
+    results = []
+    before = torch.utils.deterministic.fill_uninitialized_memory, torch.are_deterministic_algorithms_enabled()
+    for filled in (True, False):
+        # With deterministic algorithms torch fills new memory with NaN.
+        torch.utils.deterministic.fill_uninitialized_memory = filled
+        torch.use_deterministic_algorithms(filled)
+        try:
+            results.append(torch.ops.selfish_rnn.recurrent_layer(*arguments))
+        finally:
+            torch.utils.deterministic.fill_uninitialized_memory = before[0]
+            torch.use_deterministic_algorithms(before[1])
+    for one, other in zip(*results, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("batch", [8, 13])
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh"])
-def test_the_backward_operator_of_a_layer_passes_the_checks_of_torch(cell: str) -> None:
-    arguments = [a.detach() if isinstance(a, torch.Tensor) else a for a in layer_arguments(cell, True)]
+def test_the_backward_operator_of_a_layer_passes_the_checks_of_torch(cell: str, batch: int) -> None:
+    arguments = [a.detach() if isinstance(a, torch.Tensor) else a for a in layer_arguments(cell, True, batch=batch)]
     x, h, _, input_values, input_index, recurrent_values, recurrent_index, *_ = arguments
     y, h_last, c_last, *kept = torch.ops.selfish_rnn.recurrent_layer(*arguments)
     torch.library.opcheck(

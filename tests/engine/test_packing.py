@@ -11,9 +11,12 @@ from selfish_rnn import GateLayout, Sparsifier, register_cell
 from selfish_rnn.engine import (
     PackedEmbedding,
     PackedGRU,
+    PackedGRUCell,
     PackedLinear,
     PackedLSTM,
+    PackedLSTMCell,
     PackedRNN,
+    PackedRNNCell,
     PackedWeight,
     functional,
     output_loss,
@@ -25,7 +28,7 @@ from selfish_rnn.models import MixtureOfSoftmaxesLSTM
 from selfish_rnn.models.cells.highway import HighwayCell, PackedHighwayCell
 from selfish_rnn.models.cells.mixture import PackedMixtureDecoder
 from selfish_rnn.models.cells.ordered_neurons import OrderedNeuronsCell, PackedOrderedNeuronsCell
-from selfish_rnn.models.cells.weight_drop import WeightDropLSTM
+from selfish_rnn.models.cells.weight_drop import PackedWeightDropLSTM, WeightDropLSTM
 
 pytestmark = needs_kernels
 
@@ -71,9 +74,14 @@ def zeroed(module: nn.Module) -> nn.Module:
         (nn.LSTM(6, 8), PackedLSTM),
         (nn.GRU(6, 8), PackedGRU),
         (nn.RNN(6, 8), PackedRNN),
+        (nn.LSTM(6, 8, 2, bidirectional=True, proj_size=4), PackedLSTM),
+        (nn.Embedding(8, 6, padding_idx=0), PackedEmbedding),
+        (nn.LSTMCell(6, 8), PackedLSTMCell),
+        (nn.GRUCell(6, 8), PackedGRUCell),
+        (nn.RNNCell(6, 8), PackedRNNCell),
         (HighwayCell(6, 8, 2), PackedHighwayCell),
         (OrderedNeuronsCell(6, 8, 2), PackedOrderedNeuronsCell),
-        (WeightDropLSTM(6, 8, 0.3), PackedLSTM),
+        (WeightDropLSTM(6, 8, 0.3), PackedWeightDropLSTM),
     ],
 )
 def test_every_kind_gives_way_to_its_counterpart(dense: nn.Module, packed: type[nn.Module]) -> None:
@@ -87,9 +95,6 @@ def test_every_kind_gives_way_to_its_counterpart(dense: nn.Module, packed: type[
 @pytest.mark.parametrize(
     "module",
     [
-        nn.LSTM(6, 8, bidirectional=True),
-        nn.LSTM(6, 8, proj_size=4),
-        nn.Embedding(8, 6, padding_idx=0),
         nn.Embedding(8, 6, max_norm=1.0),
         type("Other", (nn.Linear,), {})(6, 8),
     ],
@@ -97,6 +102,129 @@ def test_every_kind_gives_way_to_its_counterpart(dense: nn.Module, packed: type[
 def test_what_has_no_counterpart_stays(module: nn.Module) -> None:
     assert pack(zeroed(module)) is module
     assert not any(isinstance(each, PackedWeight) for each in module.modules())
+
+
+class Ours(nn.Linear):
+    """A subclass that may compute something else."""
+
+
+def mixed() -> nn.ModuleDict:
+    """Modules of which only the first can be packed; the last has no zeros."""
+    pruned = nn.Linear(6, 8)
+    nn.utils.prune.random_unstructured(pruned, "weight", 0.5)
+    replaced = zeroed(nn.Linear(6, 8))
+    replaced.forward = lambda x: x
+    modules = {
+        "packed": zeroed(nn.Linear(6, 8)),
+        "limited": zeroed(nn.Embedding(8, 6, max_norm=1.0)),
+        "ours": zeroed(Ours(6, 8)),
+        "pruned": pruned,
+        "replaced": replaced,
+        "dense": nn.Linear(6, 8),
+    }
+    return nn.ModuleDict(modules)
+
+
+LEFT = {
+    "limited": "max_norm",
+    "ours": "Ours is a subclass of Linear and may compute something else: register_packed says what takes its place",
+    "pruned": "RandomUnstructured of torch.nn.utils makes its weight anew before every pass: remove it first",
+    "replaced": "its forward was replaced by another function",
+}
+
+
+def test_pack_tells_what_it_leaves_and_why(caplog: pytest.LogCaptureFixture) -> None:
+    model = pack(mixed())
+    assert [name for name, module in model.items() if isinstance(module, PackedLinear)] == ["packed"]
+    assert [record.name for record in caplog.records] == ["selfish_rnn.engine"]
+    told = "\n".join(f"  {name}: {reason}" for name, reason in LEFT.items())
+    assert caplog.messages == [f"pack leaves these modules with sparse weights as they are:\n{told}"]
+
+
+def test_strict_packing_leaves_nothing_or_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    model = mixed()
+    with pytest.raises(ValueError, match=r"cannot be packed:\n  limited: max_norm\n  ours: Ours is a subclass"):
+        pack(model, strict=True)
+    assert not any(isinstance(module, PackedWeight) for module in model.modules())
+    for name in LEFT:
+        del model[name]
+    pack(model, strict=True)
+    assert isinstance(model["packed"], PackedLinear)
+    assert not caplog.records
+
+
+def test_what_a_sparsifier_rules_over_and_has_no_counterpart_is_named() -> None:
+    model = nn.Sequential(nn.Conv1d(4, 6, 3), nn.Linear(6, 8))
+    Sparsifier(model, sparsity=0.5, rewirings=1, include=(nn.Conv1d, nn.Linear))
+    with pytest.raises(ValueError, match="0: Conv1d has no packed counterpart"):
+        pack(model, strict=True)
+
+
+def test_a_weight_that_others_use_as_it_is_stays_and_is_named() -> None:
+    model = nn.ModuleDict({"own": zeroed(Ours(6, 8)), "tied": nn.Linear(6, 8)})
+    model["tied"].weight = model["own"].weight
+    with pytest.raises(ValueError, match="tied: a module that stays as it is uses the same weight"):
+        pack(model, strict=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_other_precisions_are_refused(dtype: torch.dtype) -> None:
+    model = nn.Sequential(nn.Tanh(), zeroed(nn.Linear(6, 8))).to(dtype)
+    with pytest.raises(TypeError, match=r"1.weight is \w+, the packed engine computes in float32: call model.float"):
+        pack(model)
+    assert isinstance(model[1], nn.Linear)
+
+
+@pytest.mark.parametrize("optimizer_kind", [torch.optim.SGD, torch.optim.Adam])
+def test_an_optimizer_made_before_packing_is_refused(optimizer_kind: type[torch.optim.Optimizer]) -> None:
+    model = nn.Sequential(zeroed(nn.Linear(6, 8)), nn.Linear(8, 3))
+    before = optimizer_kind(model.parameters(), lr=0.1)
+    untouched = optimizer_kind(model[1].parameters(), lr=0.1)
+    pack(model)
+    model(torch.ones(2, 6)).sum().backward()
+    with pytest.raises(RuntimeError, match=r"holds 0.weight, which packing or unpacking has replaced: make the opt"):
+        before.step()
+    untouched.step()
+    optimizer_kind(model.parameters(), lr=0.1).step()
+
+
+def test_a_module_that_gave_way_as_a_whole_is_not_trained_by_mistake() -> None:
+    lstm = nn.LSTM(6, 8)
+    Sparsifier(lstm, sparsity=0.5, rewirings=1)
+    pack(lstm)
+    optimizer = torch.optim.SGD(lstm.parameters(), lr=0.1)
+    lstm(torch.ones(3, 2, 6))[0].sum().backward()
+    with pytest.raises(RuntimeError, match="weight_ih_l0 of the module that was given to pack"):
+        optimizer.step()
+
+
+def test_a_frozen_weight_under_a_sparsifier_is_packed_and_stays_frozen() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3))
+    Sparsifier(model, sparsity=0.5, rewirings=1)
+    model[0].requires_grad_(False)
+    pack(model, strict=True)
+    assert not model[0].weight.requires_grad
+    assert model[1].weight.requires_grad
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Linear(6, 8), Cell])
+@pytest.mark.usefixtures("own_cell")
+def test_hooks_go_with_the_module(make: type[nn.Module]) -> None:
+    model = nn.Sequential(zeroed(make()))
+    calls: list[str] = []
+    handles = [
+        model[0].register_forward_pre_hook(lambda module, inputs: calls.append("before")),
+        model[0].register_forward_hook(lambda module, inputs, kwargs, y: calls.append("after"), with_kwargs=True),
+        model[0].register_full_backward_hook(lambda module, given, found: calls.append("back")),
+    ]
+    pack(model, strict=True)
+    x = torch.ones(2, 6, requires_grad=True)
+    model(x).sum().backward()
+    assert calls == ["before", "after", "back"]
+    for handle in handles:
+        handle.remove()
+    model(x).sum().backward()
+    assert len(calls) == 3
 
 
 @pytest.mark.usefixtures("own_cell")
@@ -139,7 +267,7 @@ def test_the_dense_cell_is_not_changed() -> None:
 
 
 def test_a_counterpart_must_be_able_to_take_its_place() -> None:
-    with pytest.raises(TypeError, match="Tanh is neither a subclass of Cell nor does it have from_dense"):
+    with pytest.raises(TypeError, match="Tanh is neither a subclass of Cell nor does it have from_dense and to_dense"):
         register_packed(Cell, nn.Tanh)
 
 

@@ -7,24 +7,35 @@
     loss = linear_cross_entropy(lstm(inputs)[0], decoder.weight, decoder.bias, targets)
 """
 
+from selfish_rnn.engine.conversions.averaging import AveragedModel
+from selfish_rnn.engine.conversions.shipping import load_packed, save_packed
+from selfish_rnn.engine.conversions.unpacking import unpack
 from selfish_rnn.engine.functional import linear_cross_entropy, output_loss
 from selfish_rnn.engine.library import available
 from selfish_rnn.engine.modules.basic import PackedEmbedding, PackedLinear
+from selfish_rnn.engine.modules.cells import PackedGRUCell, PackedLSTMCell, PackedRNNCell
 from selfish_rnn.engine.modules.recurrent import PackedGRU, PackedLSTM, PackedRNN
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.packing import pack
 from selfish_rnn.engine.registry import register_packed
 
 __all__ = [
+    "AveragedModel",
     "PackedEmbedding",
     "PackedGRU",
+    "PackedGRUCell",
     "PackedLSTM",
+    "PackedLSTMCell",
     "PackedLinear",
     "PackedRNN",
+    "PackedRNNCell",
     "PackedWeight",
     "available",
     "linear_cross_entropy",
+    "load_packed",
     "output_loss",
     "pack",
     "register_packed",
+    "save_packed",
+    "unpack",
 ]

@@ -138,7 +138,7 @@ def panel_floats(columns: int, features: int) -> int:
 @functools.lru_cache(maxsize=4096)
 def _panel_columns(columns: int) -> int:
     """The columns of all panels, empty ones included. Asked for many times in every step, so answers are kept."""
-    padded: int = kernels().selfish_panel_floats(columns, 1)
+    padded: int = kernels().selfish_panel_floats(columns, 1) if columns else 0
     return padded
 
 

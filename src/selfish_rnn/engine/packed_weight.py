@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from selfish_rnn.engine import library
 from selfish_rnn.engine.library import address
-from selfish_rnn.engine.tiling import Tiling, gates_cut_alike
+from selfish_rnn.engine.tiling import Tiling, fingerprint, index_problem
 from selfish_rnn.sparsifier.optimizer_state import gather_with_fill, move_state
 
 
@@ -39,7 +40,8 @@ class PackedWeight(nn.Module):
         gate_rows: how many rows each gate of a recurrent matrix has; one gate by default.
     """
 
-    index: Tensor
+    _fingerprint: tuple[int, int] | None = None
+    """Of a copy, what its index was: see :meth:`__deepcopy__`."""
 
     def __init__(
         self,
@@ -60,9 +62,23 @@ class PackedWeight(nn.Module):
         if values is not None and values.shape != positions.shape:
             raise ValueError(f"there are {len(positions)} positions and values of shape {tuple(values.shape)}")
         index, order = self._build(positions)
-        self.register_buffer("index", index)
+        self._buffers["index"] = index
         kept = torch.zeros(len(positions)) if values is None else values.detach().to(torch.float32)[order]
         self.values = nn.Parameter(kept)
+
+    @property
+    def index(self) -> Tensor:
+        """Where the weights are: a buffer of bytes."""
+        index = self._buffers["index"]
+        assert index is not None
+        if self._fingerprint is not None and not torch.compiler.is_compiling():
+            self._refuse_overwritten(index)
+        return index
+
+    def _take_index(self, index: Tensor) -> None:
+        self._buffers["index"] = index
+        if self._fingerprint is not None:
+            self._fingerprint = fingerprint(index)
 
     def _checked(self, positions: Tensor) -> Tensor:
         size = self.shape[0] * self.shape[1]
@@ -137,6 +153,28 @@ class PackedWeight(nn.Module):
         return len(self.values)
 
     @property
+    def device(self) -> torch.device:
+        return self.values.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.values.dtype
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.values.requires_grad
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Functions of torch take no packed weight. That it is known to torch keeps fast paths from trying."""
+        raise TypeError(
+            f"torch's {getattr(function, '__name__', function)} takes no packed weight: selfish_rnn.engine.functional "
+            "has linear and embedding, weight.to_dense() is an ordinary matrix"
+        )
+
+    @property
     def density(self) -> float:
         return self.count / (self.shape[0] * self.shape[1])
 
@@ -149,7 +187,8 @@ class PackedWeight(nn.Module):
     @torch.no_grad()
     def assign(self, positions: Tensor, values: Tensor) -> None:
         """Take on other weights: these values at these sorted row-major positions."""
-        self.index, order = self._build(self._checked(positions))
+        index, order = self._build(self._checked(positions))
+        self._take_index(index)
         self._replace_values(values.to(torch.float32)[order])
         self.values.grad = None
 
@@ -161,7 +200,8 @@ class PackedWeight(nn.Module):
         remember of a weight stays with it, and is fresh for a grown one.
         """
         after, origin = self._rewired(self._checked(removed), self._checked(grown))
-        self.index, order = self._build(after)
+        index, order = self._build(after)
+        self._take_index(index)
         del after
         origin = origin[order]
         del order
@@ -199,7 +239,37 @@ class PackedWeight(nn.Module):
         self.values.data = values
         torch.autograd.graph.increment_version(self.values)
 
-    # State
+    # Copies and state
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PackedWeight:
+        """A copy that notices when its index is overwritten with that of another topology.
+
+        Averaging does so (``torch.optim.swa_utils.AveragedModel``), after it has averaged values whose order is that of
+        the topology they belong to: the weights of such a copy are those of no model.
+        """
+        copied = self.__class__.__new__(self.__class__)
+        memo[id(self)] = copied
+        copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        copied._fingerprint = fingerprint(copied._buffers["index"])
+        return copied
+
+    def _refuse_overwritten(self, index: Tensor) -> None:
+        assert self._fingerprint is not None
+        checksum, version = self._fingerprint
+        if index.is_inference() or index._version == version:
+            return
+        found = fingerprint(index)
+        if found is not None and found[0] != checksum:
+            raise RuntimeError(
+                "this copy of a packed weight was overwritten with the index of another topology, and its values are "
+                "of both: average packed models with selfish_rnn.engine.AveragedModel, copy them with load_state_dict"
+            )
+        self._fingerprint = found
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        if self._fingerprint is not None:
+            self._refuse_overwritten(self.index)
+        super()._save_to_state_dict(destination, prefix, keep_vars)
 
     def _load_from_state_dict(
         self,
@@ -213,40 +283,21 @@ class PackedWeight(nn.Module):
     ) -> None:
         """The saved index may be of another topology, with another number of weights."""
         index, values = state_dict.get(prefix + "index"), state_dict.get(prefix + "values")
-        problem = self._problem(index, values)
+        problem = index_problem(index, values, self.shape, self.gate_rows)
         if problem is not None:
             error_msgs.append(f"{prefix}index {problem}")
             return
         if index is not None and values is not None:
-            if index.shape != self.index.shape:
-                self.index = self.index.new_empty(len(index))
+            held = self._buffers["index"]  # the property may refuse it, and it is overwritten now
+            assert held is not None
+            if index.shape != held.shape:
+                self._buffers["index"] = held.new_empty(len(index))
             if values.shape != self.values.shape:
                 self._replace_values(self.values.new_zeros(len(values)))
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
-        if local_metadata.get("assign_to_params_buffers", False):
-            self.index = self.index.clone(memory_format=torch.contiguous_format)
-
-    def _problem(self, index: Tensor | None, values: Tensor | None) -> str | None:
-        """What is wrong with a saved index. A kernel would follow it anywhere."""
-        if index is None and values is None:
-            return None
-        if index is None or values is None:
-            return "and its values must be loaded together: one of them is missing"
-        if index.dtype != torch.uint8 or index.ndim != 1:
-            return "is not the index of a packed weight"
-        index = index.detach().cpu().clone(memory_format=torch.contiguous_format)
-        if not library.kernels().selfish_index_valid(address(index), len(index)):
-            return "is damaged, or not the index of a packed weight"
-        header = library.header(index)
-        if (header.rows, header.columns) != self.shape or (header.count,) != tuple(values.shape):
-            return (
-                f"is of a {header.rows} x {header.columns} matrix with {header.count} weights, this is one of "
-                f"{self.shape[0]} x {self.shape[1]} and the values are of shape {tuple(values.shape)}"
-            )
-        start = header.offset[0]
-        bounds = index[start : start + 4 * (header.row_tiles + 1)].view(torch.int32).tolist()
-        if not gates_cut_alike(bounds, self.gate_rows):
-            return f"is not cut into gates of {self.gate_rows} rows"
-        return None
+        loaded = self._buffers["index"]
+        assert loaded is not None
+        assign = local_metadata.get("assign_to_params_buffers", False)
+        self._take_index(loaded.clone(memory_format=torch.contiguous_format) if assign else loaded)

@@ -2,46 +2,68 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar, cast
 
 import torch
 from torch import nn
+from torch.nn.utils.prune import BasePruningMethod
 
 from selfish_rnn.engine import library
+from selfish_rnn.engine.conversions.replaced import mark_replaced
 from selfish_rnn.engine.packed_sparse_weight import PackedSparseWeight
 from selfish_rnn.engine.packed_weight import PackedWeight
-from selfish_rnn.engine.registry import counterpart, has_counterpart
+from selfish_rnn.engine.registry import counterpart, obstacle
 from selfish_rnn.sparsifier import Sparsifier
 from selfish_rnn.sparsifier.registry import gate_layouts
-from selfish_rnn.sparsifier.weights import MaskedWeight
+from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight
 from selfish_rnn.topology import GateLayout, Method
+
+_logger = logging.getLogger("selfish_rnn.engine")
 
 Model = TypeVar("Model", bound=nn.Module)
 Maker = Callable[[Sequence[int]], PackedWeight]
 """Makes a packed weight, given how many rows each of its gates has."""
 
 
-def pack(model: Model) -> Model:
+def pack(model: Model, *, strict: bool = False) -> Model:
     """Store and multiply only the weights that exist; the model is changed in place, and returned.
 
     ::
 
         sparsifier = Sparsifier(model, sparsity=0.9, rewirings=epochs)
-        pack(model)
+        model = pack(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)   # after packing: the parameters are other ones
 
     What exists is what the model's sparsifier says, or without one what is not zero. ``nn.Linear``, ``nn.Embedding``,
-    ``nn.LSTM``, ``nn.GRU``, ``nn.RNN``, the cells of this package and those that
-    :func:`~selfish_rnn.engine.register_packed` was told of give way to their packed counterparts. Modules and weights
-    that are used more than once stay shared. A module that has a hook, has no zeros, or uses what the packed one does
-    not have (``bidirectional``, ``padding_idx`` and the like) stays as it is.
+    ``nn.LSTM``, ``nn.GRU``, ``nn.RNN``, their cells, the cells of this package and those that
+    :func:`~selfish_rnn.engine.register_packed` was told of give way to their packed counterparts, with their hooks.
+    Modules and weights that are used more than once stay shared. A model that is itself such a module gives way as a
+    whole: use what is returned.
+
+    A module with sparse weights that cannot be packed stays as it is, and a warning of the logger
+    ``selfish_rnn.engine`` says which and why; with ``strict`` that is an error, and nothing is changed. Other
+    precisions than float32 and other devices than the CPU are refused. An optimizer that holds parameters that were
+    replaced is refused when it makes a step.
     """
     packing = _Packing(model)
+    packing.refuse_other_tensors(model)
+    left = packing.left(model)
+    if left and strict:
+        raise ValueError("these modules cannot be packed:\n" + _lines(left))
+    if left:
+        _logger.warning("pack leaves these modules with sparse weights as they are:\n%s", _lines(left))
+    parameters = dict(model.named_parameters())
     packed = packing.run(model)
     packing.replace_weights(packed)
+    mark_replaced(model, parameters, packed)
     return packed
+
+
+def _lines(reasons: Mapping[str, str]) -> str:
+    return "\n".join(f"  {name or '(the model itself)'}: {reason}" for name, reason in reasons.items())
 
 
 def put_packed(model: Model, weights: Mapping[str, Maker]) -> Model:
@@ -66,7 +88,7 @@ class _Packing:
 
     def __init__(self, model: nn.Module, makers: dict[int, Maker] | None = None) -> None:
         library.kernels()
-        self._sparsifiers = list(_sparsifiers(model))
+        self._sparsifiers = list(sparsifiers(model))
         for sparsifier in self._sparsifiers:
             reason = unpackable(sparsifier.method)
             if reason is not None:
@@ -95,16 +117,11 @@ class _Packing:
 
     def replace_weights(self, model: nn.Module) -> None:
         """Tell the sparsifiers."""
-        for sparsifier in self._sparsifiers:
-            sparsifier.replace_weights(
-                model,
-                [
-                    PackedSparseWeight(weight.name, self._packed[id(weight.parameter)], weight.gates)
-                    if id(weight.parameter) in self._packed
-                    else weight
-                    for weight in sparsifier.weights
-                ],
-            )
+        tell_sparsifiers(self._sparsifiers, model, self._sparse_weight)
+
+    def _sparse_weight(self, weight: SparseWeight) -> SparseWeight:
+        packed = self._packed.get(id(weight.parameter))
+        return weight if packed is None else PackedSparseWeight(weight.name, packed, weight.gates)
 
     def _shared_with_others(self, model: nn.Module) -> set[int]:
         """Weights that a module also uses that stays as it is: those of all their modules stay too."""
@@ -120,21 +137,50 @@ class _Packing:
                 return staying
             staying |= more
 
-    def _packable(self, module: nn.Module, staying: set[int] | None = None) -> bool:
-        staying = self._staying if staying is None else staying
-        weights = dict(_weights(module))
-        return (
-            bool(weights)
-            and has_counterpart(module)
-            and not (module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
-            and all(self._suits(parameter) and id(parameter) not in staying for parameter, _ in weights.values())
-            and any(self._has_zeros(parameter) for parameter, _ in weights.values())
-        )
+    def left(self, model: nn.Module) -> dict[str, str]:
+        """Why modules that have sparse weights stay as they are, by their names."""
+        obstacles = {name: self._obstacle(module) for name, module in model.named_modules() if self._is_sparse(module)}
+        return {name: obstacle for name, obstacle in obstacles.items() if obstacle is not None}
 
-    def _suits(self, parameter: nn.Parameter) -> bool:
-        if id(parameter) in self._makers:
-            return parameter.ndim == 2
-        return parameter.ndim == 2 and parameter.dtype == torch.float32 and parameter.device.type == "cpu"
+    def refuse_other_tensors(self, model: nn.Module) -> None:
+        """Raise an error if what would be packed is not in single precision on the CPU."""
+        for prefix, module in model.named_modules():
+            if not self._packable(module):
+                continue
+            for name, parameter in module.named_parameters(prefix, recurse=False):
+                if parameter.dtype != torch.float32:
+                    raise TypeError(
+                        f"{name} is {str(parameter.dtype).removeprefix('torch.')}, the packed engine computes in "
+                        "float32: call model.float() before pack"
+                    )
+                if parameter.device.type != "cpu":
+                    raise ValueError(f"{name} is on {parameter.device}, the packed engine is for the CPU")
+
+    def _packable(self, module: nn.Module, staying: set[int] | None = None) -> bool:
+        return self._is_sparse(module) and self._obstacle(module, staying) is None
+
+    def _is_sparse(self, module: nn.Module) -> bool:
+        """Whether a sparsifier rules over a weight of a module, or one that may be sparse has zeros."""
+        ruled = any(id(parameter) in self._makers for parameter in module.parameters(recurse=False))
+        return ruled or _is_pruned(module) or any(self._has_zeros(parameter) for _, (parameter, _) in _weights(module))
+
+    def _obstacle(self, module: nn.Module, staying: set[int] | None = None) -> str | None:
+        """Why a module cannot be packed, if it cannot."""
+        staying = self._staying if staying is None else staying
+        reason = obstacle(module)
+        if reason is not None:
+            return reason
+        for hook in module._forward_pre_hooks.values():  # prune, weight_norm, spectral_norm
+            if type(hook).__module__.startswith("torch.nn.utils"):
+                return (
+                    f"{type(hook).__name__} of torch.nn.utils makes its weight anew before every pass: remove it first"
+                )
+        weights = dict(_weights(module))
+        if any(parameter.ndim != 2 for parameter, _ in weights.values()):
+            return "its weight is no matrix"
+        if not weights or any(id(parameter) in staying for parameter, _ in weights.values()):
+            return "a module that stays as it is uses the same weight"
+        return None
 
     def _has_zeros(self, parameter: nn.Parameter) -> bool:
         # A weight under a sparsifier may have none yet: gradual pruning starts dense.
@@ -156,7 +202,8 @@ class _Packing:
         return self._packed[id(parameter)]
 
 
-def _sparsifiers(model: nn.Module) -> Iterator[Sparsifier]:
+def sparsifiers(model: nn.Module) -> Iterator[Sparsifier]:
+    """Those that are bound to weights of a model, each once."""
     seen: set[int] = set()
     for module in model.modules():
         for bound in module.__dict__.get("_selfish_rnn_bound", ()):
@@ -165,8 +212,27 @@ def _sparsifiers(model: nn.Module) -> Iterator[Sparsifier]:
                 yield bound
 
 
+def tell_sparsifiers(
+    told: Sequence[Sparsifier], model: nn.Module, convert: Callable[[SparseWeight], SparseWeight]
+) -> None:
+    """The weights of a model have another form, which ``convert`` gives."""
+    for sparsifier in told:
+        weights = [convert(weight) for weight in sparsifier.weights]
+        # Hooks cannot be put on a frozen parameter, and are to be there when it is no longer frozen.
+        frozen = [weight.parameter for weight in weights if not weight.parameter.requires_grad]
+        for parameter in frozen:
+            parameter.requires_grad_(True)
+        sparsifier.replace_weights(model, weights)
+        for parameter in frozen:
+            parameter.requires_grad_(False)
+
+
 def _weights(module: nn.Module) -> Iterator[tuple[str, tuple[nn.Parameter, GateLayout]]]:
     for name, gates in gate_layouts(module).items():
         parameter = module._parameters.get(name)
         if parameter is not None:
             yield name, (parameter, gates)
+
+
+def _is_pruned(module: nn.Module) -> bool:
+    return any(isinstance(hook, BasePruningMethod) for hook in module._forward_pre_hooks.values())

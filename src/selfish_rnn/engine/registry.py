@@ -12,14 +12,25 @@ from selfish_rnn.engine.packed_weight import PackedWeight
 
 class _Counterpart(NamedTuple):
     packed: type[nn.Module]
-    suits: Callable[[Any], bool]
+    obstacle: Callable[[Any], str | None]
 
+
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+    "_is_full_backward_hook",
+)
 
 _counterparts: dict[type[nn.Module], _Counterpart] = {}
 
 
 def register_packed(
-    dense: type[nn.Module], packed: type[nn.Module], suits: Callable[[Any], bool] = lambda _: True
+    dense: type[nn.Module], packed: type[nn.Module], obstacle: Callable[[Any], str | None] = lambda _: None
 ) -> None:
     """Teach :func:`~selfish_rnn.engine.pack` the packed counterpart of your own cell.
 
@@ -31,19 +42,32 @@ def register_packed(
     ...         return functional.linear(x, self.weight).tanh()
     >>> register_packed(Cell, PackedCell)
 
-    A counterpart that is not a subclass has a class method ``from_dense(module, **weights)`` that makes it. ``suits``
-    tells which instances can be packed, all by default. Only instances of the very class are packed: a subclass may
-    compute something else.
+    A counterpart that is not a subclass has a class method ``from_dense(module, **weights)`` that makes it and
+    a method ``to_dense()`` that makes the other again.
+    ``obstacle`` says what an instance has that the packed one has not, if anything. Only instances of the very class
+    are packed: a subclass may compute something else.
     """
-    if not (issubclass(packed, dense) or hasattr(packed, "from_dense")):
-        raise TypeError(f"{packed.__name__} is neither a subclass of {dense.__name__} nor does it have from_dense")
-    _counterparts[dense] = _Counterpart(packed, suits)
+    if not (issubclass(packed, dense) or (hasattr(packed, "from_dense") and hasattr(packed, "to_dense"))):
+        raise TypeError(
+            f"{packed.__name__} is neither a subclass of {dense.__name__} nor does it have from_dense and to_dense"
+        )
+    _counterparts[dense] = _Counterpart(packed, obstacle)
 
 
-def has_counterpart(module: nn.Module) -> bool:
-    """Whether a module can be packed."""
-    counterpart = _counterparts.get(type(module))
-    return counterpart is not None and counterpart.suits(module)
+def obstacle(module: nn.Module) -> str | None:
+    """Why a module has no packed counterpart; nothing if it has one."""
+    kind = type(module)
+    if kind in _counterparts:
+        if "forward" in module.__dict__:
+            return "its forward was replaced by another function"
+        return _counterparts[kind].obstacle(module)
+    for base in kind.__mro__:
+        if base in _counterparts:
+            return (
+                f"{kind.__name__} is a subclass of {base.__name__} and may compute something else: register_packed "
+                "says what takes its place"
+            )
+    return f"{kind.__name__} has no packed counterpart"
 
 
 def counterpart(module: nn.Module, weights: Mapping[str, PackedWeight]) -> nn.Module:
@@ -51,9 +75,35 @@ def counterpart(module: nn.Module, weights: Mapping[str, PackedWeight]) -> nn.Mo
     packed: Any = _counterparts[type(module)].packed
     if hasattr(packed, "from_dense"):
         made: nn.Module = packed.from_dense(module, **weights)
+        carry_hooks(module, made)
         return made
     swapped: nn.Module = packed.__new__(packed)
     swapped.__dict__.update(module.__dict__)
     swapped._parameters = {name: value for name, value in module._parameters.items() if name not in weights}
     swapped._buffers, swapped._modules = dict(module._buffers), {**module._modules, **weights}
     return swapped
+
+
+def original(module: nn.Module, matrices: Mapping[str, nn.Parameter]) -> nn.Module:
+    """Undo :func:`counterpart`, with these parameters in place of the packed weights of their names."""
+    packed: Any = module
+    if hasattr(packed, "to_dense"):
+        made: nn.Module = packed.to_dense()
+        for name, parameter in {**module._parameters, **matrices}.items():
+            if parameter is not None:
+                setattr(made, name, parameter)
+        carry_hooks(module, made)
+        return made
+    kind = next(dense for dense, counterpart in _counterparts.items() if counterpart.packed is type(module))
+    swapped: nn.Module = kind.__new__(kind)
+    swapped.__dict__.update(module.__dict__)
+    swapped._parameters, swapped._buffers = {**module._parameters, **matrices}, dict(module._buffers)
+    swapped._modules = {name: child for name, child in module._modules.items() if name not in matrices}
+    return swapped
+
+
+def carry_hooks(before: nn.Module, after: nn.Module) -> None:
+    """Let the hooks of a module, and the handles that remove them, work on what takes its place."""
+    for name in _HOOKS:
+        if name in before.__dict__:
+            after.__dict__[name] = before.__dict__[name]

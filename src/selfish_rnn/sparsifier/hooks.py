@@ -10,7 +10,6 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
-from torch.utils.weak import WeakTensorKeyDictionary
 
 ATTRIBUTE = "_selfish_rnn_bound"
 """Under this name a module keeps alive what listens to its weights."""
@@ -181,14 +180,6 @@ _numbers = itertools.count()
 _hear_steps: weakref.WeakValueDictionary[int, Hooks] = weakref.WeakValueDictionary()
 """The hooks whose listeners are told of optimizer steps, in the order in which they came."""
 
-_replaced = WeakTensorKeyDictionary()
-"""Parameters that gave way to those of an engine, with their names."""
-
-
-def mark_replaced(parameter: nn.Parameter, name: str) -> None:
-    """Refuse, from now on, steps of optimizers that hold a parameter which is no longer trained."""
-    _replaced[parameter] = name
-
 
 @functools.cache
 def _listen_to_steps() -> None:
@@ -201,14 +192,6 @@ def _listen_to_steps() -> None:
 
 
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    if len(_replaced):
-        for parameter in parameters:
-            if parameter in _replaced:
-                raise RuntimeError(
-                    f"the optimizer holds {_replaced[parameter]}, which pack() replaced and nothing reads any more: "
-                    "make the optimizer after pack(), with the parameters of the model that pack() returns"
-                )
-    own = {id(parameter) for parameter in parameters}
+    own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     for hooks in list(_hear_steps.values()):
         hooks.stepped(optimizer, own)

@@ -15,7 +15,7 @@ from torch.optim.optimizer import Optimizer
 
 from selfish_rnn.errors import unknown
 from selfish_rnn.sparsifier.base import SparseTraining, refuse_missing
-from selfish_rnn.sparsifier.hooks import Hooks, mark_replaced, refuse_second_listener
+from selfish_rnn.sparsifier.hooks import Hooks, refuse_second_listener
 from selfish_rnn.sparsifier.scores import DenseScores
 from selfish_rnn.sparsifier.selection import (
     Selector,
@@ -158,9 +158,6 @@ class Sparsifier(SparseTraining):
         if self._optimizers:
             raise RuntimeError("the weights of a model change their form before its optimizer is made, not after")
         self._hooks.release()
-        for old, new in zip(self.weights, weights, strict=True):
-            if new.parameter is not old.parameter:
-                mark_replaced(old.parameter, old.name)
         self.weights[:] = weights
         self._hooks = Hooks(self, model)
         self._await_rewiring()

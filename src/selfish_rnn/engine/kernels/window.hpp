@@ -93,7 +93,12 @@ inline void project_inputs(const Packed& inputs, const float* values, const floa
   spmm_panels<false>(inputs, values, bias, x, wide, [&](int64_t first, int64_t rows, int panel, const float* piece) {
     each_run(wide, panel, layout, [&](int at, int64_t step, int part, int column, int count) {
       float* to = place(step, part) + first * width + column;
-      for (int64_t row = 0; row < rows; ++row) copy_run(to + row * width, piece + row * wide.width + at, count);
+      // Columns without a token hold zeros and not what memory held: saved activations are the same in every run.
+      const int behind = column + count == layout.panels.filled(part) ? width - column - count : 0;
+      for (int64_t row = 0; row < rows; ++row) {
+        copy_run(to + row * width, piece + row * wide.width + at, count);
+        for (int more = 0; more < behind; ++more) to[row * width + count + more] = 0.f;
+      }
     });
   });
 }

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from selfish_rnn.engine import functional
+from selfish_rnn.engine.modules.parameters import give_parameters, random_weight
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.registry import register_packed
-from selfish_rnn.topology.sampling import sample
-
-
-def random_weight(
-    shape: tuple[int, int], sparsity: float, generator: torch.Generator | None, gate_rows: tuple[int, ...] | None = None
-) -> PackedWeight:
-    """Weights at random positions, all zero."""
-    if not 0 <= sparsity < 1:
-        raise ValueError(f"sparsity must be at least 0 and less than 1, got {sparsity}")
-    size = shape[0] * shape[1]
-    positions = sample(size, round((1 - sparsity) * size), generator or torch.default_generator)
-    return PackedWeight(shape, positions, gate_rows=gate_rows)
 
 
 class PackedLinear(nn.Module):
@@ -33,6 +23,9 @@ class PackedLinear(nn.Module):
     The weights that exist start as in ``torch.nn.Linear``. ``weight`` is a :class:`PackedWeight`; another module may
     share it.
     """
+
+    kind: ClassVar[type[nn.Linear]] = nn.Linear
+    """The class it stands for."""
 
     def __init__(
         self,
@@ -66,11 +59,8 @@ class PackedLinear(nn.Module):
 
     def to_dense(self) -> nn.Linear:
         """An ordinary layer with zeros where no weight exists."""
-        dense = nn.Linear(self.in_features, self.out_features, self.bias is not None)
-        with torch.no_grad():
-            dense.weight.copy_(self.weight.to_dense())
-            if self.bias is not None:
-                dense.bias.copy_(self.bias)
+        dense = self.kind(self.in_features, self.out_features, self.bias is not None)
+        give_parameters(self, dense)
         return dense.train(self.training)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -89,52 +79,77 @@ class PackedEmbedding(nn.Module):
 
     >>> embedding = PackedEmbedding(10_000, 1500, sparsity=0.9)
     >>> decoder = PackedLinear.from_dense(linear, weight=embedding.weight)  # tied
+
+    The row ``padding_idx`` gets no gradient. It may have weights, which then never learn: they are zero in a new
+    embedding, and what they were in one that is packed.
     """
+
+    max_norm: None = None
+    norm_type: float = 2.0
+    scale_grad_by_freq: bool = False
+    sparse: bool = False
 
     def __init__(
         self,
         num_embeddings: int,
         embedding_dim: int,
+        padding_idx: int | None = None,
         *,
         sparsity: float,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            raise ValueError(f"padding_idx must be one of {num_embeddings} rows, got {padding_idx}")
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
         self.weight = random_weight((num_embeddings, embedding_dim), sparsity, generator)
         self.reset_parameters()
 
+    @torch.no_grad()
     def reset_parameters(self) -> None:
         nn.init.normal_(self.weight.values)
+        if self.padding_idx is not None:
+            positions, places = self.weight.sorted()
+            self.weight.values[places[positions // self.embedding_dim == self.padding_idx]] = 0.0
 
     @classmethod
     def from_dense(cls, embedding: nn.Embedding, weight: PackedWeight | None = None) -> PackedEmbedding:
         """An embedding with the non-zero weights of a dense one, or with ``weight`` in their place."""
-        if not _is_plain(embedding):
-            raise ValueError("a packed embedding has no padding_idx, max_norm or scale_grad_by_freq")
+        obstacle = _obstacle(embedding)
+        if obstacle is not None:
+            raise ValueError(f"a packed embedding has no {obstacle}")
         packed = cls.__new__(cls)
         nn.Module.__init__(packed)
         packed.num_embeddings, packed.embedding_dim = embedding.num_embeddings, embedding.embedding_dim
+        packed.padding_idx = embedding.padding_idx
         packed.weight = PackedWeight.from_dense(embedding.weight) if weight is None else weight
         return packed.train(embedding.training)
 
     def to_dense(self) -> nn.Embedding:
         """An ordinary embedding with zeros where no weight exists."""
-        dense = nn.Embedding(self.num_embeddings, self.embedding_dim)
-        with torch.no_grad():
-            dense.weight.copy_(self.weight.to_dense())
+        dense = nn.Embedding(self.num_embeddings, self.embedding_dim, self.padding_idx)
+        give_parameters(self, dense)
         return dense.train(self.training)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return functional.embedding(tokens, self.weight)
+        rows = functional.embedding(tokens, self.weight)
+        if self.padding_idx is None:
+            return rows
+        return torch.where((tokens == self.padding_idx).unsqueeze(-1), rows.detach(), rows)
 
     def extra_repr(self) -> str:
-        return f"{self.num_embeddings}, {self.embedding_dim}"
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
 
 
-def _is_plain(embedding: nn.Embedding) -> bool:
-    return embedding.padding_idx is None and embedding.max_norm is None and not embedding.scale_grad_by_freq
+def _obstacle(embedding: nn.Embedding) -> str | None:
+    if embedding.max_norm is not None:
+        return "max_norm"
+    if embedding.scale_grad_by_freq:
+        return "scale_grad_by_freq"
+    return "sparse gradient" if embedding.sparse else None
 
 
 register_packed(nn.Linear, PackedLinear)
-register_packed(nn.Embedding, PackedEmbedding, _is_plain)
+register_packed(nn.Embedding, PackedEmbedding, _obstacle)

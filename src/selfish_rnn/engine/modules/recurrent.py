@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout
+from torch.nn.utils.rnn import PackedSequence
 
+from selfish_rnn.engine.dense_gradients import is_collecting
 from selfish_rnn.engine.functional import drop_weights
-from selfish_rnn.engine.modules.basic import random_weight
-from selfish_rnn.engine.operators.common import wants_gradients
-from selfish_rnn.engine.operators.recurrent import GATES, recurrent_layer
+from selfish_rnn.engine.modules.cells import checked_nonlinearity
+from selfish_rnn.engine.modules.layers import Layer, over_sequences, over_window, projected_lstm, run_window
+from selfish_rnn.engine.modules.parameters import give_parameters, random_weight, take_parameters
+from selfish_rnn.engine.operators.recurrent import GATES
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.registry import register_packed
 
@@ -23,13 +28,27 @@ Self = TypeVar("Self", bound="PackedRecurrent")
 class PackedRecurrent(nn.Module):
     """What the packed LSTM, GRU and RNN have in common; arguments, names and shapes are those of torch's modules.
 
-    ``weight_ih_l0`` and so on are :class:`~selfish_rnn.engine.PackedWeight`. Not there: ``bidirectional`` and
-    ``proj_size``.
+    ``weight_ih_l0`` and so on are :class:`~selfish_rnn.engine.PackedWeight`. Windows, single sequences and
+    ``PackedSequence`` are taken, the latter without a step for a sequence that has ended.
     """
 
     kind: ClassVar[type[nn.RNNBase]]
-    arguments: ClassVar[Sequence[str]] = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout")
+    cell: str
+    """The name of the cell among the kernels."""
+
+    arguments: ClassVar[Sequence[str]] = (
+        "input_size",
+        "hidden_size",
+        "num_layers",
+        "bias",
+        "batch_first",
+        "dropout",
+        "bidirectional",
+    )
     """Those that torch's module is made with, and keeps under the same names."""
+
+    proj_size: int = 0
+    weight_drop: float = 0.0
 
     def __init__(
         self,
@@ -39,6 +58,7 @@ class PackedRecurrent(nn.Module):
         bias: bool = True,
         batch_first: bool = False,
         dropout: float = 0.0,
+        bidirectional: bool = False,
         *,
         sparsity: float,
         weight_drop: float = 0.0,
@@ -49,21 +69,38 @@ class PackedRecurrent(nn.Module):
             if not 0 <= probability <= 1:
                 raise ValueError(f"{name} must be from 0 to 1, got {probability}")
         self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self.bias, self.batch_first = bias, batch_first
+        self.bias, self.batch_first, self.bidirectional = bias, batch_first, bidirectional
         self.dropout, self.weight_drop = dropout, weight_drop
         gates = (hidden_size,) * GATES[self.cell]
-        for layer in range(num_layers):
-            for name, columns in (("ih", input_size if layer == 0 else hidden_size), ("hh", hidden_size)):
-                weight = random_weight((sum(gates), columns), sparsity, generator, gates)
-                self.add_module(f"weight_{name}_l{layer}", weight)
+        for layer, end in itertools.product(range(num_layers), self._ends):
+            columns = {"ih": len(self._ends) * self._outputs if layer else input_size, "hh": self._outputs}
+            for name in columns:
+                weight = random_weight((sum(gates), columns[name]), sparsity, generator, gates)
+                self.add_module(f"weight_{name}_l{layer}{end}", weight)
                 if bias:
-                    self.register_parameter(f"bias_{name}_l{layer}", nn.Parameter(torch.empty(sum(gates))))
+                    self.register_parameter(f"bias_{name}_l{layer}{end}", nn.Parameter(torch.empty(sum(gates))))
+            if self.proj_size:
+                projection = random_weight((self.proj_size, hidden_size), sparsity, generator)
+                self.add_module(f"weight_hr_l{layer}{end}", projection)
         self.reset_parameters()
 
     @property
-    def cell(self) -> str:
-        """The name of the cell among the kernels."""
-        return "lstm"
+    def mode(self) -> str:
+        """As torch's modules say it: ``"LSTM"``, ``"GRU"``, ``"RNN_TANH"`` or ``"RNN_RELU"``."""
+        return self.cell.upper()
+
+    @property
+    def _ends(self) -> tuple[str, ...]:
+        """How the names of weights end, for each direction."""
+        return ("", "_reverse") if self.bidirectional else ("",)
+
+    @property
+    def _outputs(self) -> int:
+        """How many features one direction of a layer gives."""
+        return self.proj_size or self.hidden_size
+
+    def flatten_parameters(self) -> None:
+        """Nothing to do: code that is written for torch's modules calls it."""
 
     def reset_parameters(self) -> None:
         bound = 1 / math.sqrt(self.hidden_size)
@@ -80,87 +117,103 @@ class PackedRecurrent(nn.Module):
         """
         if not isinstance(dense, cls.kind):
             raise TypeError(f"{cls.__name__} is made from {cls.kind.__name__}, not from {type(dense).__name__}")
-        if not _is_plain(dense):
-            raise ValueError("a packed recurrent module is neither bidirectional nor does it have a proj_size")
         packed = cls.__new__(cls)
         nn.Module.__init__(packed)
         for name in cls.arguments:
             setattr(packed, name, getattr(dense, name))
         packed.weight_drop = getattr(dense, "weight_drop", 0.0)
-        gates = (dense.hidden_size,) * GATES[packed.cell]
-        for name, parameter in dense.named_parameters():
-            if name.startswith("weight"):
-                given = weights.get(name)
-                if given is not None and (given.shape != parameter.shape or given.gate_rows != gates):
-                    raise ValueError(f"{name} needs a packed weight of {tuple(parameter.shape)} with gates of {gates}")
-                packed.add_module(name, PackedWeight.from_dense(parameter, None, gates) if given is None else given)
-            else:
-                packed.register_parameter(name, nn.Parameter(parameter.detach().clone()))
+        take_parameters(packed, dense, (dense.hidden_size,) * GATES[packed.cell], weights)
         return packed.train(dense.training)
 
     def to_dense(self) -> nn.RNNBase:
         """torch's module with zeros where no weight exists."""
         make: Callable[..., nn.RNNBase] = self.kind
         dense = make(**{name: getattr(self, name) for name in self.arguments})
-        with torch.no_grad():
-            for name, parameter in dense.named_parameters():
-                own = getattr(self, name)
-                parameter.copy_(own.to_dense() if isinstance(own, PackedWeight) else own)
+        give_parameters(self, dense)
         return dense.train(self.training)
 
     # Running
 
-    def _run(self, x: Tensor, h: Tensor, c: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """All layers over a window; x is time x batch x features (or the other way round with ``batch_first``)."""
-        single = x.ndim == 2
-        if single:
-            x = x.unsqueeze(0 if self.batch_first else 1)
-            h, c = h.unsqueeze(1), None if c is None else c.unsqueeze(1)
-        if x.ndim != 3 or x.shape[-1] != self.input_size:
+    def _forward(
+        self, x: Tensor | PackedSequence, h: Tensor | None, c: Tensor | None
+    ) -> tuple[Tensor | PackedSequence, Tensor, Tensor]:
+        """Any kind of input; states are zero where none are given."""
+        if isinstance(x, PackedSequence):
+            return self._forward_sequences(x, h, c)
+        time, single = (1 if self.batch_first and x.ndim == 3 else 0), x.ndim == 2
+        if x.ndim not in (2, 3) or x.shape[-1] != self.input_size:
             raise ValueError(f"the input must have {self.input_size} features, its shape is {tuple(x.shape)}")
-        if self.batch_first:
-            x = x.transpose(0, 1)
-        expected = (self.num_layers, x.shape[1], self.hidden_size)
-        for state in (h, c):
-            if state is not None and tuple(state.shape) != expected:
-                raise ValueError(f"the state must be of shape {expected}, it is of shape {tuple(state.shape)}")
-        hidden, cell = [], []
+        x = x.unsqueeze(1) if single else x.transpose(0, time)
+        if single:
+            h, c = (None if state is None else state.unsqueeze(1) for state in (h, c))
+        y, h, c = self._run(x, None, x.shape[1], h, c)
+        if single:
+            return y.squeeze(1), h.squeeze(1), c.squeeze(1) if self.cell == "lstm" else c
+        return y.transpose(0, time), h, c
+
+    def _forward_sequences(
+        self, x: PackedSequence, h: Tensor | None, c: Tensor | None
+    ) -> tuple[PackedSequence, Tensor, Tensor]:
+        data, batch_sizes, order, back = x
+        if data.shape[-1] != self.input_size:
+            raise ValueError(f"the input must have {self.input_size} features, not {data.shape[-1]}")
+        if order is not None:
+            h, c = (None if state is None else state.index_select(1, order) for state in (h, c))
+        y, h, c = self._run(data, batch_sizes, int(batch_sizes[0]), h, c)
+        if back is not None:
+            h, c = h.index_select(1, back), c.index_select(1, back) if self.cell == "lstm" else c
+        return PackedSequence(y, batch_sizes, order, back), h, c
+
+    def _run(
+        self, x: Tensor, batch_sizes: Tensor | None, batch: int, h: Tensor | None, c: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """All layers in all directions; x is time x batch x features, or the data of a ``PackedSequence``."""
+        h = self._state("hidden", x, batch, self._outputs, h)
+        c = self._state("cell", x, batch, self.hidden_size, c) if self.cell == "lstm" else h.new_empty(len(h), 0)
+        hidden: list[Tensor] = []
+        cells: list[Tensor] = []
         for layer in range(self.num_layers):
             if layer:
                 x = dropout(x, self.dropout, self.training)
-            x, h_last, c_last = self._run_layer(layer, x, h[layer], h.new_empty(0) if c is None else c[layer])
-            hidden.append(h_last)
-            cell.append(c_last)
-        if self.batch_first:
-            x = x.transpose(0, 1)
-        h, c = torch.stack(hidden), torch.stack(cell)
-        if single:
-            return x.squeeze(0 if self.batch_first else 1), h.squeeze(1), c.squeeze(1) if self.cell == "lstm" else c
-        return x, h, c
+            outputs = []
+            for direction, end in enumerate(self._ends):
+                run, number = self._layer(f"_l{layer}{end}", batch_sizes), len(hidden)
+                first, backwards = (h[number], c[number]), direction == 1
+                if batch_sizes is None:
+                    y, h_last, c_last = over_window(run, x, *first, backwards)
+                else:
+                    y, h_last, c_last = over_sequences(run, x, batch_sizes, *first, backwards)
+                outputs.append(y)
+                hidden.append(h_last)
+                cells.append(c_last)
+            x = torch.cat(outputs, -1) if len(outputs) > 1 else outputs[0]
+        return x, torch.stack(hidden), torch.stack(cells)
 
-    def _run_layer(self, layer: int, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        inputs: PackedWeight = getattr(self, f"weight_ih_l{layer}")
-        recurrence: PackedWeight = getattr(self, f"weight_hh_l{layer}")
-        biases = [getattr(self, f"bias_{name}_l{layer}", None) for name in ("ih", "hh")]
+    def _state(self, what: str, x: Tensor, batch: int, features: int, given: Tensor | None) -> Tensor:
+        expected = (self.num_layers * len(self._ends), batch, features)
+        if given is None:
+            return x.new_zeros(expected)
+        if tuple(given.shape) != expected:
+            raise ValueError(f"the {what} state must be of shape {expected}, it is of shape {tuple(given.shape)}")
+        return given
+
+    def _layer(self, end: str, batch_sizes: Tensor | None) -> Layer:
+        """One direction of a layer."""
+        inputs, recurrence = getattr(self, f"weight_ih{end}"), getattr(self, f"weight_hh{end}")
+        biases = [getattr(self, f"bias_{name}{end}", None) for name in ("ih", "hh")]
+        if self.proj_size:
+            return partial(projected_lstm, inputs, recurrence, getattr(self, f"weight_hr{end}"), biases)
         drops = self.training and self.weight_drop > 0
-        recurrent_values = drop_weights(recurrence, self.weight_drop) if drops else recurrence.values
-        keep = wants_gradients(x, h, c, inputs.values, recurrent_values, *biases)
-        y, h_last, c_last, *_ = recurrent_layer(
-            x, h, c, inputs.values, inputs.index, recurrent_values, recurrence.index, *biases, self.cell, keep
-        )
-        return y, h_last, c_last
-
-    def _state(self, x: Tensor) -> Tensor:
-        batch = x.shape[0 if self.batch_first else 1]
-        shape = (self.num_layers, self.hidden_size) if x.ndim == 2 else (self.num_layers, batch, self.hidden_size)
-        return x.new_zeros(shape)
+        if drops and batch_sizes is not None and is_collecting(recurrence.index):
+            raise RuntimeError("dense gradients with weight_drop are not collected over sequences of different lengths")
+        values = drop_weights(recurrence, self.weight_drop) if drops else recurrence.values
+        return partial(run_window, self.cell, inputs, recurrence, values, biases)
 
     def extra_repr(self) -> str:
-        return f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}"
-
-
-def _is_plain(dense: nn.RNNBase) -> bool:
-    return not (dense.bidirectional or dense.proj_size)
+        defaults = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0, "bidirectional": False}
+        named = {name: getattr(self, name) for name in self.arguments[2:]}
+        unusual = [f"{name}={value}" for name, value in named.items() if value != defaults.get(name, 0)]
+        return ", ".join([f"{self.input_size}, {self.hidden_size}", *unusual])
 
 
 class PackedLSTM(PackedRecurrent):
@@ -173,29 +226,41 @@ class PackedLSTM(PackedRecurrent):
     ``weight_drop`` drops recurrent weights in training, the same at all steps of a window (Merity et al. 2018).
     """
 
-    kind = nn.LSTM
+    kind: ClassVar[type[nn.LSTM]] = nn.LSTM
+    cell = "lstm"
+    arguments = (*PackedRecurrent.arguments, "proj_size")
 
-    def forward(self, x: Tensor, state: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        h, c = (self._state(x), self._state(x)) if state is None else state
-        y, h, c = self._run(x, h, c)
+    def __init__(self, *arguments: Any, proj_size: int = 0, **named: Any) -> None:
+        # Before the module itself is made: its weights have that many columns.
+        object.__setattr__(self, "proj_size", proj_size)
+        super().__init__(*arguments, **named)
+
+    def forward(
+        self, x: Tensor | PackedSequence, state: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor | PackedSequence, tuple[Tensor, Tensor]]:
+        h, c = (None, None) if state is None else state
+        y, h, c = self._forward(x, h, c)
         return y, (h, c)
 
 
-class PackedGRU(PackedRecurrent):
-    """``torch.nn.GRU`` with sparse weights; see :class:`PackedLSTM`."""
+class _WithoutCell(PackedRecurrent):
+    """What has no c beside its h."""
 
-    kind = nn.GRU
-
-    @property
-    def cell(self) -> str:
-        return "gru"
-
-    def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        y, h, _ = self._run(x, self._state(x) if state is None else state, None)
+    def forward(
+        self, x: Tensor | PackedSequence, state: Tensor | None = None
+    ) -> tuple[Tensor | PackedSequence, Tensor]:
+        y, h, _ = self._forward(x, state, None)
         return y, h
 
 
-class PackedRNN(PackedRecurrent):
+class PackedGRU(_WithoutCell):
+    """``torch.nn.GRU`` with sparse weights; see :class:`PackedLSTM`."""
+
+    kind = nn.GRU
+    cell = "gru"
+
+
+class PackedRNN(_WithoutCell):
     """``torch.nn.RNN`` with sparse weights; ``nonlinearity`` is ``"tanh"`` or ``"relu"``; see :class:`PackedLSTM`."""
 
     kind = nn.RNN
@@ -203,20 +268,14 @@ class PackedRNN(PackedRecurrent):
     nonlinearity: str
 
     def __init__(self, *arguments: Any, nonlinearity: str = "tanh", **named: Any) -> None:
-        if nonlinearity not in ("tanh", "relu"):
-            raise ValueError(f"nonlinearity must be tanh or relu, got {nonlinearity!r}")
-        object.__setattr__(self, "nonlinearity", nonlinearity)
+        object.__setattr__(self, "nonlinearity", checked_nonlinearity(nonlinearity))
         super().__init__(*arguments, **named)
 
     @property
-    def cell(self) -> str:
+    def cell(self) -> str:  # type: ignore[override]
         return f"rnn_{self.nonlinearity}"
 
-    def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        y, h, _ = self._run(x, self._state(x) if state is None else state, None)
-        return y, h
 
-
-register_packed(nn.LSTM, PackedLSTM, _is_plain)
-register_packed(nn.GRU, PackedGRU, _is_plain)
-register_packed(nn.RNN, PackedRNN, _is_plain)
+register_packed(nn.LSTM, PackedLSTM)
+register_packed(nn.GRU, PackedGRU)
+register_packed(nn.RNN, PackedRNN)

@@ -18,8 +18,18 @@ from selfish_rnn.engine.packed_weight import PackedWeight
 
 
 def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
-    """Register a function of the kernels as ``torch.ops.selfish_rnn.<name>``."""
-    return torch.library.custom_op(f"selfish_rnn::{name}", mutates_args=(), device_types="cpu")
+    """Register a function of the kernels as ``torch.ops.selfish_rnn.<name>``.
+
+    Under autocast its inputs become float32, as torch does with what it computes in float32.
+    """
+
+    def register(function: Callable[..., Any]) -> Any:
+        registered: Any = torch.library.custom_op(f"selfish_rnn::{name}", function, mutates_args=(), device_types="cpu")
+        if hasattr(registered, "register_autocast"):  # since torch 2.7
+            registered.register_autocast("cpu", torch.float32)
+        return registered
+
+    return register
 
 
 class LayerWeights(NamedTuple):
@@ -144,10 +154,10 @@ def check_gates(weights: Sequence[PackedWeight], gate_rows: tuple[int, ...]) -> 
 
 
 def window_shape(x: Tensor, hidden: int, *states: Tensor | None) -> dict[str, int]:
-    """The sizes of a window as the kernels take them, if there is anything to do and the states fit."""
+    """The sizes of a window as the kernels take them, if it has a step and the states fit; it may have no sequence."""
     steps, batch, _ = x.shape
-    if steps == 0 or batch == 0:
-        raise ValueError(f"a window needs at least one step and one sequence, this one is {steps} x {batch}")
+    if steps == 0:
+        raise ValueError(f"a window needs at least one step, this one is {steps} x {batch}")
     for state in states:
         check_shape("state", state, batch, hidden)
     return {"steps": steps, "batch": batch, "hidden": hidden}

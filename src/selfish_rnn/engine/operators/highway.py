@@ -98,6 +98,8 @@ def highway(
         common.check_shape("bias", bias, 2 * hidden)
     y = x.new_empty(*x.shape[:2], hidden)
     kept = Kept.empty(x, hidden, len(values), keep)
+    if batch == 0:
+        return y, *kept
     work = library.workspace(
         x_panels=panel_floats(x.shape[0] * batch, inputs),
         mask_panels=0 if mask is None else panel_floats(batch, hidden),
@@ -156,6 +158,8 @@ def highway_backward(
     shape, forward, tokens = common.window_shape(x, hidden, mask), Kept(*kept), x.shape[0] * batch
     _check_weights(input_values, input_index, values, indices, inputs, hidden)
     found = _gradients(x, input_values, values, dy, needs)
+    if batch == 0:
+        return [gradient.zero_() for gradient in found]
     given = Gradients.of(found, needs)
     step = panel_floats(batch, hidden)
     work = library.workspace(

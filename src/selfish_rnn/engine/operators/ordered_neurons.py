@@ -100,6 +100,8 @@ def ordered_neurons(
     weights.check(_rows(hidden, chunk), inputs, hidden)
     common.check_shape("bias", bias, _rows(hidden, chunk))
     results = Results.empty(x, hidden, chunk, keep)
+    if x.shape[1] == 0:
+        return results
     library.run(
         "ordered_forward",
         shape,
@@ -144,6 +146,8 @@ def ordered_neurons_backward(
     weights.check(rows, inputs, hidden)
     found = common.LayerGradients.empty(x, weights, rows, hidden, needs)
     tokens, batch = x.shape[0] * x.shape[1], x.shape[1]
+    if batch == 0:
+        return [gradient.zero_() for gradient in found]
     work = library.workspace(
         x_panels=panel_floats(tokens, inputs),
         d_panels=panel_floats(tokens, rows),

@@ -68,6 +68,8 @@ def recurrent_layer(
         bias, recurrent_bias = (recurrent_bias if bias is None else bias + recurrent_bias), None
     y, h_last, c_last = x.new_empty(*x.shape[:2], hidden), torch.empty_like(h), torch.empty_like(c)
     kept = Kept.empty(x, hidden, cell, keep)
+    if x.shape[1] == 0:
+        return y, h_last, c_last, *kept
     work = library.workspace(
         x_panels=panel_floats(x.shape[0] * x.shape[1], inputs),
         apart=panel_floats(x.shape[1], rows) if cell == "gru" else 0,
@@ -121,6 +123,8 @@ def recurrent_layer_backward(
     shape = common.window_shape(x, hidden, dh_last, dc_last)
     weights.check(rows, inputs, hidden)
     found = common.LayerGradients.empty(x, weights, rows, hidden, needs)
+    if x.shape[1] == 0:
+        return [gradient.zero_() for gradient in found]
     window = functools.partial(panel_floats, x.shape[0] * x.shape[1])
     step = functools.partial(panel_floats, x.shape[1])
     apart = cell == "gru"

@@ -40,6 +40,8 @@ class MixtureDecoder(nn.Linear):
 class PackedMixtureDecoder(PackedLinear):
     """:class:`MixtureDecoder` with a :class:`~selfish_rnn.engine.PackedWeight` in place of D."""
 
+    kind = MixtureDecoder
+
     def forward(self, prior: Tensor, latent: Tensor) -> Tensor:  # type: ignore[override]
         return mixture_log_probabilities(prior, latent, super().forward)
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from selfish_rnn.engine import PackedLSTM, register_packed
+from selfish_rnn.engine.modules.parameters import give_parameters
 from selfish_rnn.models.regularisers import weight_drop
 
 
@@ -39,4 +40,15 @@ class WeightDropLSTM(nn.LSTM):
         return output, (hidden, cell)
 
 
-register_packed(WeightDropLSTM, PackedLSTM)
+class PackedWeightDropLSTM(PackedLSTM):
+    """:class:`WeightDropLSTM` with packed weights."""
+
+    kind = WeightDropLSTM
+
+    def to_dense(self) -> WeightDropLSTM:
+        dense = WeightDropLSTM(self.input_size, self.hidden_size, self.weight_drop)
+        give_parameters(self, dense)
+        return dense.train(self.training)
+
+
+register_packed(WeightDropLSTM, PackedWeightDropLSTM)

@@ -1,0 +1,103 @@
+"""Anyone's packed model in one file, and back."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from selfish_rnn.engine.packed_weight import PackedWeight, packed_weights
+from selfish_rnn.engine.packing import put_packed
+from selfish_rnn.errors import UserError
+from selfish_rnn.files import load_tensors, save_tensors
+
+FORMAT = "packed model 1"
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def save_packed(model: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Write a model with packed weights to one safetensors file with a checksum; see :func:`load_packed`.
+
+    Of a packed matrix only the existing weights and where they are is written, of a tied one that once; everything else
+    in the ``state_dict`` as it is.
+    """
+    tensors: dict[str, Tensor] = {}
+    first_names: dict[int, str] = {}
+    same: dict[str, str] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{name} in the state_dict is a {type(tensor).__name__}: only tensors can be saved")
+        first = first_names.setdefault(id(tensor), name)
+        if first == name:
+            tensors[name] = tensor
+        else:
+            same[name] = first
+    shapes = {name: weight.shape for name, weight in packed_weights(model).items()}
+    save_tensors(path, tensors, {"format": FORMAT, "shapes": json.dumps(shapes), "same": json.dumps(same)})
+
+
+def load_packed(make: Callable[[], Model], path: str | os.PathLike[str]) -> Model:
+    """A packed model from a file that :func:`save_packed` wrote.
+
+    ::
+
+        save_packed(model, "tagger.safetensors")
+        model = load_packed(lambda: Tagger(words=10_000), "tagger.safetensors")   # in another process
+
+    ``make`` makes the model as it was before packing: a class or a function. What it draws or sets in parameters does
+    not matter. A large model may be made on the meta device, so that no matrix is ever whole:
+    ``with torch.device("meta"): return Tagger(words=10_000)``. Nothing in the file is executed, and every index is
+    checked before a kernel follows it.
+    """
+    tensors, metadata = load_tensors(path)
+    if metadata.get("format") != FORMAT:
+        raise UserError(f"{path} is no packed model: save_packed writes such files")
+    shapes = {name: tuple(shape) for name, shape in json.loads(metadata["shapes"]).items()}
+    same: dict[str, str] = json.loads(metadata["same"])
+    state = {**tensors, **{name: tensors[first] for name, first in same.items()}}
+    model = make()
+    held = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    for name, shape in shapes.items():
+        if held.get(name) != shape:
+            raise UserError(f"{path} has {name} of shape {shape}, the model that is made has {held.get(name, 'none')}")
+    model = put_packed(model, {name: partial(_no_weights, shape) for name, shape in shapes.items()})
+    left = sorted(shapes.keys() - packed_weights(model).keys())
+    if left:
+        raise UserError(f"{path} has packed weights where the model that is made cannot be packed: {', '.join(left)}")
+    _materialise(model)
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise UserError(f"{path} does not fit the model that is made: {error}") from error
+    for name, tensor in _tensors(model):
+        if tensor.is_meta:
+            raise UserError(f"{name} is not in {path} and was made on the meta device: make the model on the CPU")
+    return model
+
+
+def _no_weights(shape: tuple[int, int], gate_rows: list[int]) -> PackedWeight:
+    return PackedWeight(shape, torch.empty(0, dtype=torch.int64), gate_rows=gate_rows)
+
+
+def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def _materialise(model: nn.Module) -> None:
+    """Put what will be loaded from the meta device on the CPU; what is one parameter stays one."""
+    made: dict[int, Tensor] = {}
+    for module in model.modules():
+        for name, parameter in list(module._parameters.items()):
+            if parameter is not None and parameter.is_meta:
+                empty = torch.empty_like(parameter, device="cpu")
+                setattr(module, name, made.setdefault(id(parameter), nn.Parameter(empty, parameter.requires_grad)))
+        for name, buffer in list(module._buffers.items()):
+            if buffer is not None and buffer.is_meta and name not in module._non_persistent_buffers_set:
+                setattr(module, name, made.setdefault(id(buffer), torch.empty_like(buffer, device="cpu")))

@@ -1,0 +1,83 @@
+"""From a packed model back to ordinary modules."""
+
+from __future__ import annotations
+
+from typing import TypeVar, cast
+
+from torch import nn
+
+from selfish_rnn.engine.conversions.replaced import mark_replaced
+from selfish_rnn.engine.packed_sparse_weight import PackedSparseWeight
+from selfish_rnn.engine.packed_weight import PackedWeight
+from selfish_rnn.engine.packing import sparsifiers, tell_sparsifiers
+from selfish_rnn.engine.registry import original
+from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def unpack(model: Model) -> Model:
+    """Undo :func:`~selfish_rnn.engine.pack`: ordinary modules, with zeros where no weight exists.
+
+    ::
+
+        exported = unpack(copy.deepcopy(model).eval())
+        torch.export.export(exported, (inputs,))          # or torch.jit.trace, torch.onnx.export, quantization
+
+    The model is changed in place, and returned; one that is itself a packed module gives way as a whole. A sparsifier
+    goes on with masked weights, unless an optimizer has made steps: then unpack a deep copy, or ``detach()`` it first.
+    """
+    ruling = list(sparsifiers(model))
+    if any(sparsifier._optimizers for sparsifier in ruling):
+        raise RuntimeError(
+            "the model is being trained, and unpacking replaces its parameters: unpack copy.deepcopy(model), or call "
+            "detach() of its sparsifier first"
+        )
+    before = dict(model.named_parameters())
+    unpacking = _Unpacking()
+    unpacked = unpacking.run(model)
+    tell_sparsifiers(ruling, unpacked, unpacking.masked)
+    mark_replaced(model, before, unpacked)
+    return unpacked
+
+
+class _Unpacking:
+    """One call of :func:`unpack`."""
+
+    def __init__(self) -> None:
+        self._parameters: dict[int, nn.Parameter] = {}
+        self._swapped: dict[int, nn.Module] = {}
+
+    def run(self, model: Model) -> Model:
+        if _is_packed(model):
+            return cast(Model, self._module(model))
+        for module in list(model.modules()):
+            for name, child in list(module._modules.items()):
+                if child is not None and _is_packed(child):
+                    setattr(module, name, self._module(child))
+        return model
+
+    def masked(self, weight: SparseWeight) -> SparseWeight:
+        """The same weight of a sparsifier, stored whole."""
+        if not isinstance(weight, PackedSparseWeight):
+            return weight
+        return MaskedWeight(weight.name, self._parameter(weight.packed), weight.gates, weight.topology)
+
+    def _module(self, module: nn.Module) -> nn.Module:
+        if id(module) not in self._swapped:
+            matrices = {
+                name: self._parameter(child)
+                for name, child in module._modules.items()
+                if isinstance(child, PackedWeight)
+            }
+            self._swapped[id(module)] = original(module, matrices)
+        return self._swapped[id(module)]
+
+    def _parameter(self, weight: PackedWeight) -> nn.Parameter:
+        if id(weight) not in self._parameters:
+            self._parameters[id(weight)] = nn.Parameter(weight.to_dense().detach(), weight.requires_grad)
+        return self._parameters[id(weight)]
+
+
+def _is_packed(module: nn.Module) -> bool:
+    return any(isinstance(child, PackedWeight) for child in module._modules.values())
