@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import io
+import json
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
 from torch.optim.lr_scheduler import StepLR
 
 from selfish_rnn.optim import NTASGD, SNTASGD, AveragedSGD
@@ -300,3 +302,33 @@ def test_state_of_another_optimizer_is_refused(kind: type[AveragedSGD]) -> None:
 def test_bad_settings(options: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SNTASGD([nn.Parameter(torch.ones(1))], **{"lr": 1.0, **options})
+
+
+@BOTH
+@pytest.mark.parametrize("averaging", [True, False])
+def test_torch_s_distributed_checkpoints_save_and_load_it(kind: type[AveragedSGD], averaging: bool) -> None:
+    model, optimizer = model_and_optimizer(kind, averaging=averaging)
+    optimizer.observe(3.0)
+    train(model, optimizer, 2)
+    saved = copy.deepcopy(get_optimizer_state_dict(model, optimizer))
+    other, restored = model_and_optimizer(kind, averaging=False)
+    other.load_state_dict(model.state_dict())
+    set_optimizer_state_dict(other, restored, saved)
+    assert restored.averaging == averaging
+    assert restored.trigger.losses == [3.0]
+    for one, two in ((optimizer, model), (restored, other)):
+        train(two, one, 2, seed=5)
+    with optimizer.averaged(), restored.averaged():
+        assert all(map(torch.equal, model.parameters(), other.parameters()))
+
+
+def test_a_loss_that_is_a_tensor_is_kept_as_a_number() -> None:
+    _, optimizer = model_and_optimizer(SNTASGD, averaging=False, nonmono=0)
+    assert [optimizer.observe(torch.tensor(loss)) for loss in (2.0, 3.0)] == [False, True]  # type: ignore[arg-type]
+    assert json.dumps(optimizer.state_dict()["param_groups"][0]["trigger"]) == '{"fired": true, "losses": [2.0, 3.0]}'
+
+
+@BOTH
+def test_repr_shows_when_averaging_starts(kind: type[AveragedSGD]) -> None:
+    _, optimizer = model_and_optimizer(kind, averaging=False, nonmono=7)
+    assert repr(optimizer).endswith("weight_decay: 0.0\nnonmono: 7, averaging: False\n)")

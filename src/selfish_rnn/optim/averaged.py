@@ -31,6 +31,7 @@ class NonMonotoneTrigger:
 
     def observe(self, loss: float) -> bool:
         """Take the validation loss of an epoch; true if this is the one after which averaging starts."""
+        loss = float(loss)  # a tensor would be kept with the state, on its device
         if math.isnan(loss):
             raise ValueError("the validation loss is NaN; the trigger cannot compare it")
         earlier = self.losses[: max(len(self.losses) - self.interval, 0)]
@@ -157,24 +158,35 @@ class AveragedSGD(Optimizer, abc.ABC):
         if self.averages_swapped_in:
             raise RuntimeError(f"{call} needs the raw weights: leave the averaged() block first")
 
+    def __repr__(self) -> str:
+        return f"{super().__repr__()[:-1]}nonmono: {self.trigger.interval}, averaging: {self.averaging}\n)"
+
     def __getstate__(self) -> dict[str, Any]:
         """What a copy or a pickle takes along; torch's own optimizers leave out all but their state and settings."""
         self._refuse_if_swapped("copying")
         return {**super().__getstate__(), "trigger": self.trigger, "averages_swapped_in": False}
 
     def state_dict(self) -> dict[str, Any]:
-        """As of any optimizer, with the history of the trigger."""
+        """As of any optimizer, with the history of the trigger.
+
+        It is among the settings of every group, because tools such as ``torch.distributed.checkpoint`` know nothing
+        but states and groups.
+        """
         self._refuse_if_swapped("state_dict()")
-        trigger = {"fired": self.trigger.fired, "losses": list(self.trigger.losses)}
-        return {**super().state_dict(), "trigger": trigger}
+        state = super().state_dict()
+        for group in state["param_groups"]:
+            group["trigger"] = {"fired": self.trigger.fired, "losses": list(self.trigger.losses)}
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._refuse_if_swapped("load_state_dict()")
-        if "trigger" not in state_dict:
+        groups = [dict(group) for group in state_dict["param_groups"]]
+        triggers = [group.pop("trigger", None) for group in groups]
+        if None in triggers:
             raise ValueError("this is not the state of an averaging optimizer: it has no 'trigger'")
-        super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
-        self.trigger.fired = state_dict["trigger"]["fired"]
-        self.trigger.losses = list(state_dict["trigger"]["losses"])
+        super().load_state_dict({"state": state_dict["state"], "param_groups": groups})
+        self.trigger.fired = triggers[0]["fired"]
+        self.trigger.losses = list(triggers[0]["losses"])
         # Optimizer.load_state_dict casts all state to the parameter's dtype; ages are whole numbers.
         for parameter, saved in zip(self._parameters(), self._saved_states(state_dict), strict=True):
             if saved:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from selfish_rnn.sparsifier.registry import gate_layouts
 from selfish_rnn.sparsifier.weights import SparseWeight
-from selfish_rnn.topology import GateLayout, Topology
+from selfish_rnn.topology import GateLayout, Method, Topology
 
 Selector = str | type[nn.Module]
 """A pattern of names, of a parameter (``"rnn.weight_*"``) or a module (``"rnn"``), or a type of module."""
@@ -109,6 +109,20 @@ def common_seed() -> int:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.broadcast_object_list(seed, src=0)
     return seed[0]
+
+
+def topology_given(topology: str, masks: Mapping[str, Tensor] | None, method: Method, sparsity: float | None) -> bool:
+    """Whether the topology is given, by masks or by the model, and not drawn."""
+    if topology not in ("random", "nonzero"):
+        raise ValueError(f'topology is "random" or "nonzero", got {topology!r}; masks go into masks=')
+    if masks is not None and topology == "nonzero":
+        raise ValueError('masks= gives a topology, and so does topology="nonzero": leave one of them out')
+    existing = masks is not None or topology == "nonzero"
+    if existing and method.prunes:
+        raise ValueError(f"method {method.name!r} starts with a dense network and takes no existing topology")
+    if not existing and sparsity is None:
+        raise ValueError('sparsity= is needed, or topology="nonzero" or masks=, which have one already')
+    return existing
 
 
 def random_topologies(chosen: Sequence[Chosen], counts: Sequence[int], generator: torch.Generator) -> list[Topology]:

@@ -24,6 +24,7 @@ from selfish_rnn.sparsifier.selection import (
     existing_topologies,
     random_topologies,
     saved_topologies,
+    topology_given,
     warn_of_zeros,
 )
 from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight
@@ -98,7 +99,7 @@ class Sparsifier(SparseTraining):
         self.method = _method(method)
         self.schedule: Schedule = find_part("schedule", schedule)
         _check_settings(sparsity, prune_rate, rewirings, self.schedule, rewire_every, self.method)
-        self._topology_given = _topology_given(topology, masks, self.method, sparsity)
+        self._topology_given = topology_given(topology, masks, self.method, sparsity)
         self.initial_prune_rate = prune_rate
         self.rewirings = rewirings
         self.rewire_every = rewire_every
@@ -370,20 +371,6 @@ def _method(method: Method | str) -> Method:
     if isinstance(method, str) and method not in METHODS:
         raise ValueError(unknown("method", method, METHODS))
     return METHODS[method] if isinstance(method, str) else method
-
-
-def _topology_given(topology: str, masks: Mapping[str, Tensor] | None, method: Method, sparsity: float | None) -> bool:
-    """Whether the topology is given, by masks or by the model, and not drawn."""
-    if topology not in ("random", "nonzero"):
-        raise ValueError(f'topology is "random" or "nonzero", got {topology!r}; masks go into masks=')
-    if masks is not None and topology == "nonzero":
-        raise ValueError('masks= gives a topology, and so does topology="nonzero": leave one of them out')
-    existing = masks is not None or topology == "nonzero"
-    if existing and method.prunes:
-        raise ValueError(f"method {method.name!r} starts with a dense network and takes no existing topology")
-    if not existing and sparsity is None:
-        raise ValueError('sparsity= is needed, or topology="nonzero" or masks=, which have one already')
-    return existing
 
 
 def _check_settings(
