@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from selfish_rnn.engine import load_packed, pack, register_packed, save_packed, unpack
+    from selfish_rnn.engine import AveragedModel, load_packed, pack, register_packed, save_packed, unpack
     from selfish_rnn.errors import UserError
     from selfish_rnn.optim import NTASGD, SNTASGD, AveragedSGD
     from selfish_rnn.runs.export import load_model
@@ -39,16 +39,17 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "DENSE", "DSR", "GMP", "METHODS", "NTASGD", "RIGL", "SELFISH", "SET", "SNFS", "SNTASGD",
-    "STATIC", "STATIC_ER", "Allocation", "AveragedSGD", "GateLayout", "Growth", "IntrinsicSparseStructures", "Method",
+    "DENSE", "DSR", "GMP", "METHODS", "NTASGD", "RIGL", "SELFISH", "SET", "SNFS", "SNTASGD", "STATIC", "STATIC_ER",
+    "Allocation", "AveragedModel", "AveragedSGD", "GateLayout", "Growth", "IntrinsicSparseStructures", "Method",
     "Pruning", "Redistribution", "Removal", "Schedule", "SparseTraining", "Sparsifier", "UserError", "load_model",
-    "load_packed", "pack", "register", "register_cell", "register_method", "register_packed", "save_packed", "shrink",
-    "unpack",
+    "load_packed", "pack", "register", "register_cell", "register_method", "register_packed", "save_packed",
+    "shrink", "unpack",
 ]  # fmt: skip
 
 _HOMES = {
     "NTASGD": "optim",
     "SNTASGD": "optim",
+    "AveragedModel": "engine",
     "AveragedSGD": "optim",
     "IntrinsicSparseStructures": "sparsifier.intrinsic",
     "SparseTraining": "sparsifier",
