@@ -109,7 +109,7 @@ def test_an_average_that_torch_has_mixed_up_is_refused() -> None:
         sparsifier.rewire()
     average.update_parameters(model)
     for use in (lambda: average(torch.ones(2, 8)), average.state_dict, average.module[0].weight.to_dense):
-        with pytest.raises(RuntimeError, match=r"average packed models with selfish_rnn.engine.AveragedModel"):
+        with pytest.raises(RuntimeError, match=r"average packed models with selfish_rnn.AveragedModel"):
             use()
     average.module.load_state_dict(model.state_dict())
     assert torch.equal(average(torch.ones(2, 8)), model(torch.ones(2, 8)))

@@ -262,7 +262,7 @@ class PackedWeight(nn.Module):
         if found is not None and found[0] != checksum:
             raise RuntimeError(
                 "this copy of a packed weight was overwritten with the index of another topology, and its values are "
-                "of both: average packed models with selfish_rnn.engine.AveragedModel, copy them with load_state_dict"
+                "of both: average packed models with selfish_rnn.AveragedModel, copy them with load_state_dict"
             )
         self._fingerprint = found
 

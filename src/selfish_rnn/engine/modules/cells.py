@@ -136,32 +136,33 @@ class PackedGRUCell(_WithoutCell):
     cell = "gru"
 
 
-class PackedRNNCell(_WithoutCell):
-    """``torch.nn.RNNCell`` with sparse weights; ``nonlinearity`` is ``"tanh"`` or ``"relu"``."""
+class Elman(nn.Module):
+    """What is made with a ``nonlinearity``, ``"tanh"`` or ``"relu"``, and has a cell of its name."""
 
-    kind = nn.RNNCell
     nonlinearity: str
 
     def __init__(self, *arguments: Any, nonlinearity: str = "tanh", **named: Any) -> None:
-        object.__setattr__(self, "nonlinearity", checked_nonlinearity(nonlinearity))
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f"nonlinearity must be tanh or relu, got {nonlinearity!r}")
+        # Before the module itself is made: its weights have the rows of that cell.
+        object.__setattr__(self, "nonlinearity", nonlinearity)
         super().__init__(*arguments, **named)
 
     @property
-    def cell(self) -> str:  # type: ignore[override]
+    def cell(self) -> str:
         return f"rnn_{self.nonlinearity}"
 
+
+class PackedRNNCell(Elman, _WithoutCell):  # type: ignore[override]
+    """``torch.nn.RNNCell`` with sparse weights; ``nonlinearity`` is ``"tanh"`` or ``"relu"``."""
+
+    kind = nn.RNNCell
+
     def _take_more(self, dense: nn.RNNCellBase) -> None:
-        self.nonlinearity = checked_nonlinearity(dense.nonlinearity)
+        self.nonlinearity = str(dense.nonlinearity)
 
     def _more(self) -> dict[str, Any]:
         return {"nonlinearity": self.nonlinearity}
-
-
-def checked_nonlinearity(name: Any) -> str:
-    """``"tanh"`` or ``"relu"``."""
-    if name not in ("tanh", "relu"):
-        raise ValueError(f"nonlinearity must be tanh or relu, got {name!r}")
-    return str(name)
 
 
 register_packed(nn.LSTMCell, PackedLSTMCell)

@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from selfish_rnn.engine.dense_gradients import is_collecting
 from selfish_rnn.engine.functional import drop_weights
-from selfish_rnn.engine.modules.cells import checked_nonlinearity
+from selfish_rnn.engine.modules.cells import Elman
 from selfish_rnn.engine.modules.layers import Layer, over_sequences, over_window, projected_lstm, run_window
 from selfish_rnn.engine.modules.parameters import give_parameters, random_weight, take_parameters
 from selfish_rnn.engine.operators.recurrent import GATES
@@ -260,20 +260,11 @@ class PackedGRU(_WithoutCell):
     cell = "gru"
 
 
-class PackedRNN(_WithoutCell):
+class PackedRNN(Elman, _WithoutCell):  # type: ignore[override]
     """``torch.nn.RNN`` with sparse weights; ``nonlinearity`` is ``"tanh"`` or ``"relu"``; see :class:`PackedLSTM`."""
 
     kind = nn.RNN
     arguments = (*PackedRecurrent.arguments, "nonlinearity")
-    nonlinearity: str
-
-    def __init__(self, *arguments: Any, nonlinearity: str = "tanh", **named: Any) -> None:
-        object.__setattr__(self, "nonlinearity", checked_nonlinearity(nonlinearity))
-        super().__init__(*arguments, **named)
-
-    @property
-    def cell(self) -> str:  # type: ignore[override]
-        return f"rnn_{self.nonlinearity}"
 
 
 register_packed(nn.LSTM, PackedLSTM)
