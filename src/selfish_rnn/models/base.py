@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from selfish_rnn.engine import output_loss
 from selfish_rnn.errors import UserError
-from selfish_rnn.sparsifier.units import UnitLayer
+from selfish_rnn.sparsifier.intrinsic import UnitLayer
 
 State = tuple[Tensor, ...]
 """The recurrent state carried from one window to the next, as a flat tuple of tensors."""

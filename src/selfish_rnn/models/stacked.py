@@ -12,7 +12,7 @@ from torch.nn import functional
 from selfish_rnn.errors import UserError
 from selfish_rnn.models.base import Encoded, LanguageModel, State, check_probabilities, check_sizes
 from selfish_rnn.models.initialisation import reset_uniform
-from selfish_rnn.sparsifier.units import UnitLayer, UnitPart
+from selfish_rnn.sparsifier.intrinsic import UnitLayer, UnitPart
 
 Cell = Literal["lstm", "gru", "rnn"]
 

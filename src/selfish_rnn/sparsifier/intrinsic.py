@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,6 @@ from torch.optim.optimizer import Optimizer
 from selfish_rnn.sparsifier.base import SparseTraining, refuse_missing
 from selfish_rnn.sparsifier.hooks import Hooks, refuse_second_listener
 from selfish_rnn.sparsifier.selection import Selector, choose_weights
-from selfish_rnn.sparsifier.units import DescribesUnits, UnitLayer, UnitPart
 from selfish_rnn.topology import DENSE, GateLayout, Topology
 
 Model = TypeVar("Model", bound=Any)
@@ -27,6 +26,44 @@ ISS = DENSE.replace(
 
 FLOOR = 1e-8
 """Added to the squared norm of every group, so that the penalty has a gradient where a group is zero."""
+
+
+@dataclass(frozen=True)
+class UnitPart:
+    """The share that the units of a layer have in one parameter.
+
+    Along ``axis`` the parameter is ``blocks`` times as long as the layer has units, and in every block the k-th entry
+    is of unit k: of an LSTM's 4H x n matrix unit k has the rows k, H + k, 2H + k and 3H + k. ``reads`` marks the
+    columns through which something reads the unit's output; a unit that nothing reads can be left out.
+    """
+
+    parameter: nn.Parameter
+    axis: int
+    blocks: int = 1
+    reads: bool = False
+
+
+@dataclass(frozen=True)
+class UnitLayer:
+    """A recurrent layer as units that can be left out one by one, each with all the weights that belong to it.
+
+    ``parts`` makes the groups of intrinsic sparse structures (Wen et al. 2018); the ``biases`` of a unit go with it
+    but are in no group.
+    """
+
+    name: str
+    size: int
+    parts: tuple[UnitPart, ...]
+    biases: tuple[UnitPart, ...] = ()
+
+
+@runtime_checkable
+class DescribesUnits(Protocol):
+    """A model that says what its units are, and can be made again with fewer of them."""
+
+    def unit_layers(self) -> list[UnitLayer]: ...
+
+    def resized(self, sizes: Sequence[int]) -> Any: ...
 
 
 @dataclass
@@ -66,7 +103,7 @@ class IntrinsicSparseStructures(SparseTraining):
 
     and after every step of whatever ``torch.optim`` optimizer holds them, weights below ``threshold`` in magnitude
     become zero. The model says what a unit is, in its method ``unit_layers()`` (see
-    :class:`~selfish_rnn.sparsifier.units.DescribesUnits`).
+    :class:`DescribesUnits`).
 
     ::
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
 from selfish_rnn.sparsifier.optimizer_state import keeps_momentum, momentum
+from selfish_rnn.sparsifier.ranks import mean_over_ranks
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.topology.removal import Signal
 
@@ -68,7 +69,7 @@ class DenseScores:
                     "this method goes by the gradient of weights that do not exist: put the pass before "
                     "rewire() in `with sparsifier.dense_gradients():`"
                 )
-            gradient = weight.collected_gradient()
+            gradient = mean_over_ranks(weight.collected_gradient())
             if not torch.isfinite(gradient).all():
                 raise FloatingPointError(
                     f"the gradient of {weight.name} that growth goes by is NaN or infinite: leave it out, and collect "

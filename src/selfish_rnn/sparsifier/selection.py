@@ -103,14 +103,6 @@ def _matches(selector: Selector, name: str, module: nn.Module) -> bool:
     return any(fnmatch.fnmatchcase(".".join(parts[:count]), selector) for count in range(1, len(parts) + 1))
 
 
-def common_seed() -> int:
-    """A seed from torch's generator; of several processes that train together, the first one's."""
-    seed = [int(torch.randint(2**62, ()))]
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        torch.distributed.broadcast_object_list(seed, src=0)
-    return seed[0]
-
-
 def topology_given(topology: str, masks: Mapping[str, Tensor] | None, method: Method, sparsity: float | None) -> bool:
     """Whether the topology is given, by masks or by the model, and not drawn."""
     if topology not in ("random", "nonzero"):

@@ -16,11 +16,11 @@ from torch.optim.optimizer import Optimizer
 from selfish_rnn.errors import unknown
 from selfish_rnn.sparsifier.base import SparseTraining, refuse_missing
 from selfish_rnn.sparsifier.hooks import Hooks, refuse_second_listener
+from selfish_rnn.sparsifier.ranks import common_seed, refuse_parted_ranks
 from selfish_rnn.sparsifier.scores import DenseScores
 from selfish_rnn.sparsifier.selection import (
     Selector,
     choose_weights,
-    common_seed,
     existing_topologies,
     random_topologies,
     saved_topologies,
@@ -230,6 +230,7 @@ class Sparsifier(SparseTraining):
                     weight.mask_gradient()
                 removed += int(rewiring.removed.sum())
             self.last_rewired_fraction = removed / before
+            refuse_parted_ranks(thawed)
         self._scores.clear()
 
     def _rewirings(self, weights: Sequence[SparseWeight], rate: float) -> Iterator[Rewiring]:

@@ -1,0 +1,49 @@
+"""Processes that train one model together (``torch.distributed``), and what they must agree on."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, distributed
+
+from selfish_rnn.sparsifier.weights import SparseWeight
+
+
+def ranks() -> int:
+    """How many processes train together."""
+    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+
+
+def common_seed() -> int:
+    """A seed from torch's generator; of several processes, the first one's."""
+    seed = [int(torch.randint(2**62, ()))]
+    if ranks() > 1:
+        distributed.broadcast_object_list(seed, src=0)
+    return seed[0]
+
+
+def mean_over_ranks(gradient: Tensor) -> Tensor:
+    """The gradient that all processes go by, each of which has seen other data."""
+    if ranks() == 1:
+        return gradient
+    shared = gradient.clone()
+    distributed.all_reduce(shared)
+    return shared.div_(ranks())
+
+
+def refuse_parted_ranks(weights: Iterable[SparseWeight]) -> None:
+    """Stop where a rewiring has left processes with different topologies: they would average unrelated weights."""
+    if ranks() == 1:
+        return
+    own = {weight.name: zlib.crc32(weight.topology.positions.numpy().tobytes()) for weight in weights}
+    every = [own] * ranks()
+    distributed.all_gather_object(every, own)
+    for rank, other in enumerate(every):
+        parted = [name for name in own if other.get(name) != own[name]]
+        if parted:
+            raise RuntimeError(
+                f"rank {distributed.get_rank()} and rank {rank} have different topologies of {', '.join(parted)}: bind "
+                "every rank with the same seed=, sparsity and method, from the same weights, and rewire them together"
+            )
