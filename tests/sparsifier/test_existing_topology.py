@@ -70,6 +70,7 @@ def test_masks_may_be_the_topology() -> None:
         ({"topology": "nonzero", "sparsity": 0.5}, "the existing topology has sparsity 0, not 0.5"),
         ({"masks": {"weight": torch.ones(2, 2)}}, r"mask of weight is of shape \(2, 2\), the weight of shape \(3, 4\)"),
         ({"masks": {"weight": torch.zeros(3, 4)}}, "no weight of weight exists"),
+        ({"masks": {"w*": torch.ones(3, 4)}}, "masks= has the names of weights, such as weight"),
         ({"masks": {"wait": torch.ones(3, 4)}}, "no weight matrix of the model matches wait; there are weight"),
     ],
 )

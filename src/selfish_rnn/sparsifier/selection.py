@@ -131,6 +131,8 @@ def existing_topologies(
     """The topologies that masks give, or without them the weights that are not zero; of about this sparsity."""
     topologies = []
     for name, parameter, gates in chosen:
+        if masks is not None and name not in masks:
+            raise ValueError(f"masks= has the names of weights, such as {name}, not those of modules or patterns")
         mask = parameter.detach() if masks is None else masks[name]
         if mask.shape != parameter.shape:
             raise ValueError(
