@@ -19,20 +19,21 @@ pytestmark = pytest.mark.slow
 REWIRING = [name for name, method in METHODS.items() if method.rewires or method.prunes]
 
 
-def train_on_rank(rank: int, store: str, method: str, packed: bool, seed: int | None, outcome: Any) -> None:
-    torch.set_num_threads(1)
-    distributed.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=timedelta(seconds=60)
-    )
+Case = tuple[str, bool, tuple[int | None, int | None]]
+"""A method, whether it is packed, and the seed of each rank."""
+
+
+def train(rank: int, method: str, packed: bool, seed: int | None) -> Any:
+    """Masks and number of weights after three rewirings, or what went wrong."""
+    torch.manual_seed(7)
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.6, method=method, prune_rate=0.5, rewirings=4, seed=seed)
+    if packed:
+        engine.pack(model)
+    parallel = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.5, momentum=0.9 if method == "snfs" else 0.0)
+    torch.manual_seed(rank)  # other data on each rank
     try:
-        torch.manual_seed(7)
-        model = Classifier()
-        sparsifier = Sparsifier(model, sparsity=0.6, method=method, prune_rate=0.5, rewirings=4, seed=seed)
-        if packed:
-            engine.pack(model)
-        parallel = nn.parallel.DistributedDataParallel(model)
-        optimizer = torch.optim.SGD(parallel.parameters(), lr=0.5, momentum=0.9 if method == "snfs" else 0.0)
-        torch.manual_seed(rank)  # other data on each rank
         for _ in range(3):
             for _ in range(3):
                 optimizer.zero_grad()
@@ -40,23 +41,39 @@ def train_on_rank(rank: int, store: str, method: str, packed: bool, seed: int | 
                     parallel(torch.randint(10, (7, 3))).pow(2).mean().backward()
                 optimizer.step()
             sparsifier.rewire()
-        outcome[rank] = (list(sparsifier.masks().values()), sparsifier.active_weights)
     except RuntimeError as error:
-        outcome[rank] = str(error)
-    finally:
-        distributed.destroy_process_group()
+        return str(error)
+    return {name: mask.tolist() for name, mask in sparsifier.masks().items()}, sparsifier.active_weights
 
 
-def on_two_ranks(method: str, *, packed: bool = False, seeds: tuple[int | None, int | None] = (1, 1)) -> dict[int, Any]:
+def work(rank: int, store: str, cases: list[Case], outcome: Any) -> None:
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=timedelta(seconds=60)
+    )
+    for case in cases:
+        method, packed, seeds = case
+        outcome[case, rank] = train(rank, method, packed, seeds[rank])
+    distributed.destroy_process_group()
+
+
+PARTING: Case = ("selfish", False, (1, 2))
+WITHOUT_SEED: Case = ("set", False, (None, None))
+CASES: list[Case] = [
+    *((method, False, (1, 1)) for method in REWIRING),
+    *((method, True, (1, 1)) for method in ("selfish", "rigl") if engine.available()),
+    WITHOUT_SEED,
+]
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[tuple[Case, int], Any]:
+    """All cases one after the other, in one pair of processes."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder, context.Manager() as manager:
         outcome = manager.dict()
-        processes = [
-            context.Process(
-                target=train_on_rank, args=(rank, str(Path(folder) / "store"), method, packed, seeds[rank], outcome)
-            )
-            for rank in range(2)
-        ]
+        arguments = (str(Path(folder) / "store"), [*CASES, PARTING], outcome)
+        processes = [context.Process(target=work, args=(rank, *arguments)) for rank in range(2)]
         for process in processes:
             process.start()
         for process in processes:
@@ -64,28 +81,11 @@ def on_two_ranks(method: str, *, packed: bool = False, seeds: tuple[int | None, 
         return dict(outcome)
 
 
-@pytest.mark.parametrize("method", REWIRING)
-def test_ranks_keep_one_topology(method: str) -> None:
-    outcome = on_two_ranks(method)
-    (first, count), (second, other_count) = outcome[0], outcome[1]
-    assert count == other_count
-    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_ranks_keep_one_topology(outcomes: dict[tuple[Case, int], Any], case: Case) -> None:
+    assert outcomes[case, 0] == outcomes[case, 1]
+    assert not isinstance(outcomes[case, 0], str)
 
 
-@pytest.mark.skipif(not engine.available(), reason="the packed engine's kernels are not built")
-@pytest.mark.parametrize("method", ["selfish", "rigl"])
-def test_packed_ranks_keep_one_topology(method: str) -> None:
-    outcome = on_two_ranks(method, packed=True)
-    (first, count), (second, other_count) = outcome[0], outcome[1]
-    assert count == other_count
-    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
-
-
-def test_ranks_that_part_are_stopped_at_the_rewiring() -> None:
-    outcome = on_two_ranks("selfish", seeds=(1, 2))
-    assert all("have different topologies of" in outcome[rank] for rank in (0, 1))
-
-
-def test_without_a_seed_ranks_take_the_first_one_s() -> None:
-    (first, _), (second, _) = on_two_ranks("set", seeds=(None, None)).values()
-    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+def test_ranks_that_part_are_stopped_at_the_rewiring(outcomes: dict[tuple[Case, int], Any]) -> None:
+    assert all("have different topologies of" in outcomes[PARTING, rank] for rank in (0, 1))

@@ -102,10 +102,11 @@ def _layouts(module: nn.Module, bound: Mapping[int, TrainedWeight]) -> dict[str,
     layouts = dict(gate_layouts(module))
     if isinstance(module, (PackedLinear, PackedEmbedding)):
         layouts["weight"] = GateLayout.single(module.weight.shape[0])
-    elif type(module) in _PACKED_GATES:
-        for local, child in module.named_children():
+    for kind in type(module).__mro__:
+        for local, child in module.named_children() if kind in _PACKED_GATES else ():
             if isinstance(child, PackedWeight):
-                layouts[local] = GateLayout.even(_PACKED_GATES[type(module)], child.shape[0])
+                rows, projects = child.shape[0], local.startswith("weight_hr")
+                layouts[local] = GateLayout.single(rows) if projects else GateLayout.even(_PACKED_GATES[kind], rows)
     for local, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
         if id(parameter) in bound and not isinstance(module, PackedWeight):
             layouts.setdefault(local, bound[id(parameter)].topology.gates)

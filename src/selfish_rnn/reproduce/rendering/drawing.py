@@ -102,10 +102,9 @@ def _of_distances(item: Item, findings: Findings) -> Figures:
         if label in series or not records:
             continue
         epochs = [int(record["epoch"]) for record in records]
+        matrices = [name for name in records[0] if name not in ("epoch", "mean")] or ["mean"]
         series[label] = [
-            figures.DistanceSeries(matrix, epochs, [record[matrix] for record in records])
-            for matrix in records[0]
-            if matrix not in ("epoch", "mean")
+            figures.DistanceSeries(matrix, epochs, [record[matrix] for record in records]) for matrix in matrices
         ]
     return {"": figures.distances(series)} if series else {}
 
