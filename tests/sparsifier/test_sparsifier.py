@@ -50,6 +50,50 @@ def test_the_seed_follows_torch_s() -> None:
     assert not same(masks(first), masks(other))
 
 
+@pytest.mark.parametrize(
+    "module",
+    [
+        nn.LSTM(6, 5, num_layers=2, bidirectional=True, proj_size=3),
+        nn.LSTM(6, 5, num_layers=3),
+        nn.GRU(6, 5, num_layers=2, bidirectional=True),
+        nn.RNN(6, 5, num_layers=2, nonlinearity="relu"),
+        nn.LSTMCell(6, 5),
+        nn.GRUCell(6, 5),
+        nn.RNNCell(6, 5),
+        nn.Linear(6, 5),
+        nn.Embedding(8, 6),
+    ],
+    ids=str,
+)
+def test_every_known_module_trains_sparse(module: nn.Module) -> None:
+    weights = [parameter for name, parameter in module.named_parameters() if name.startswith("weight")]
+    sparsifier = Sparsifier(module, sparsity=0.6, rewirings=10)
+    budget = round(0.4 * sum(weight.numel() for weight in weights))
+    assert [weight.parameter for weight in sparsifier.weights] == weights
+    optimizer = sgd(module)
+    for _ in range(3):
+        inputs = torch.randint(8, (2,)) if isinstance(module, nn.Embedding) else torch.randn(4, 6)
+        output = module(inputs)
+        while isinstance(output, tuple):
+            output = output[0]
+        optimizer.zero_grad()
+        output.pow(2).sum().backward()
+        optimizer.step()
+        assert_inside_masks(sparsifier)
+        sparsifier.rewire()
+        assert sparsifier.active_weights == budget
+        assert_inside_masks(sparsifier)
+
+
+class MasterCell(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixing = nn.Parameter(torch.randn(8, 5))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs @ self.mixing.t()
+
+
 def test_a_registered_cell_is_sparsified_with_its_gates(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Sequential(MasterCell(), nn.Linear(8, 2))
     assert len(Sparsifier(model, sparsity=0.5, method="static").weights) == 1
