@@ -17,7 +17,7 @@ from selfish_rnn.training.build import build_model, build_sparsifier
 
 ROUNDS = 3
 SECONDS = 0.5
-"""How many updates of each engine are measured, and for how long, at least: a noisy moment must not decide for a run."""
+"""How many updates of each engine are measured, and for how long, at least: one noisy moment must not decide."""
 
 MARGIN = 1.05
 """How much faster the packed engine has to be in the short measurement: less could be noise."""
