@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import shlex
@@ -28,10 +29,12 @@ def command_of(record: RunRecord) -> str:
     The nearest preset with the settings that differ from it; a configuration that this version does not know as it
     is, or only with more words than anyone reads, is named by its file.
     """
-    wanted = dict(record.settings)
-    tried = [_words(preset, wanted) for preset in preset_names()]
-    found: list[list[str]] = [words for words in tried if words is not None]
     name = shlex.quote(record.name)
+    tried: list[list[str] | None] = []
+    with contextlib.suppress(UserError):  # settings of another version
+        wanted = build_experiment(dict(record.settings), record.name).model_dump(mode="json")
+        tried = [_words(preset, wanted) for preset in preset_names()]
+    found = [words for words in tried if words is not None]
     if not found:
         return f"selfish-rnn train --config {name}/config.yaml --run {name}-again"
     shortest = min(found, key=len)
