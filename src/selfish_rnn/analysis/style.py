@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from selfish_rnn.analysis.writing import writing
 from selfish_rnn.errors import UserError
+from selfish_rnn.files import clear_write_errors
 
 if TYPE_CHECKING:  # matplotlib is an extra
     from matplotlib.axes import Axes
@@ -111,7 +111,8 @@ def save(figure: Figure, path: str | Path) -> tuple[Path, Path]:
     """
     base = Path(path)
     vector, pixels = (base.with_name(f"{_stem(base)}{suffix}") for suffix in (".svg", ".png"))
-    with _parameters(), writing(base):
+    with _parameters(), clear_write_errors(base):
+        base.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(vector, metadata={"Date": None})
         figure.savefig(pixels, metadata={"Software": None})
     return vector, pixels

@@ -20,8 +20,8 @@ from selfish_rnn.analysis.report.drawn import series, topology_pictures
 from selfish_rnn.analysis.report.gates import gates
 from selfish_rnn.analysis.report.markup import Markup, tag, together
 from selfish_rnn.analysis.style import COLOURS
-from selfish_rnn.analysis.writing import writing
 from selfish_rnn.errors import UserError
+from selfish_rnn.files import clear_write_errors, write_atomically
 
 SCRIPTS = ("elements", "curves", "topologies", "page")
 """In the order in which they need each other."""
@@ -41,8 +41,9 @@ def write_report(records: Sequence[RunRecord], path: str | Path, *, title: str |
     """
     text = report_html(records, title=title)
     out = Path(path)
-    with writing(out):
-        out.write_text(text, encoding="utf-8")
+    with clear_write_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(out, text.encode())
 
 
 def report_html(records: Sequence[RunRecord], *, title: str | None = None) -> str:
