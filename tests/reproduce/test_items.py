@@ -50,7 +50,7 @@ def test_an_item_is_made_and_rendered(name: str, made: tuple[Path, Workshop]) ->
     for run in plan([item], TINY) if item.shows != "time" else ():
         result = findings.results.of(run)
         assert result is not None, run.name
-        assert result.made["commit"]
+        assert "commit" in result.made  # None where the package is not in a repository
         assert result.command.startswith(f"selfish-rnn train {TINY.networks[run.case.network][0]} ")
         assert len(result.series["epoch"]) == len(result.series["valid_perplexity"]) > 0
     path = render_item(item, findings)[0]
