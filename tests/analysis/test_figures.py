@@ -271,6 +271,7 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) 
         learning_curves([record()])
 
 
+@pytest.mark.slow
 def test_matplotlib_is_not_imported_before_a_figure_is_drawn() -> None:
     check = (
         "import sys, selfish_rnn.analysis.figures, selfish_rnn.analysis.report; sys.exit('matplotlib' in sys.modules)"

@@ -37,6 +37,7 @@ def written(folder: Path) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @needs_kernels
 def test_everything_is_measured_and_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -84,6 +85,7 @@ def test_everything_is_measured_and_written(
     assert (tmp_path / "new" / "folder" / "bench.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["lstm", "rhn", "on-lstm"])
 @pytest.mark.parametrize("optimizer", ["adam", "snt-asgd"])
 def test_networks_and_optimizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network: str, optimizer: str):

@@ -67,6 +67,7 @@ def test_key_depends_on_content_division_and_tokenizer() -> None:
     assert len(paths) == 3
 
 
+@pytest.mark.slow
 def test_any_damage_is_repaired_silently(make_folder: MakeFolder, cache: Path) -> None:
     fresh = load_corpus(make_folder())
     (entry,) = entries(cache)

@@ -127,6 +127,7 @@ def test_a_snapshot_is_not_touched_by_rewirings_of_the_model() -> None:
     assert torch.equal(model(torch.ones(2, 8)), want)
 
 
+@pytest.mark.slow
 def test_a_copy_may_be_copied_compiled_and_rewired() -> None:
     model, _ = packed_model()
     copied = copy.deepcopy(copy.deepcopy(model))

@@ -29,6 +29,7 @@ def loss(model: torch.nn.Module) -> Tensor:
     return model.loss(encoded.output, tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TINY_MODELS)
 def test_models_that_are_dropped_leave_nothing(name: str) -> None:
     before = remembered()

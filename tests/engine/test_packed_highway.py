@@ -120,6 +120,7 @@ def test_dense_gradients(masked: bool) -> None:
     assert_collects(packed, dense, run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 4, 8, 20])
 @pytest.mark.parametrize("masked", [False, True])
 def test_operator(masked: bool, batch: int) -> None:

@@ -270,6 +270,7 @@ BATCHES = [1, 2, 7, 13, 20, 65]
 """Those that are no multiple of eight leave lanes of the panels without a token."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh", "rnn_relu"])
 def test_layers_pass_the_checks_of_torch_at_every_batch_size(cell: str, batch: int) -> None:

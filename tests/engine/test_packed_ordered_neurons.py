@@ -117,6 +117,7 @@ def test_dense_gradients(weight_drop: float) -> None:
     assert_collects(packed_cell(cell), cell, run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 4, 8, 20])
 def test_operator(batch: int) -> None:
     packed, _ = pair(OrderedNeuronsCell(5, 6, 2), 0.5, 1)

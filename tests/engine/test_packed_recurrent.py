@@ -16,6 +16,7 @@ from selfish_rnn.engine.dense_gradients import dense_gradient, start_collecting,
 pytestmark = needs_kernels
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("target")
 @settings(max_examples=50)
 @given(

@@ -182,6 +182,7 @@ def test_a_file_has_a_tied_matrix_once_and_no_zeros(tmp_path: Path) -> None:
     assert "output.weight.values" not in tensors
 
 
+@pytest.mark.slow
 def test_a_fresh_process_loads_the_file(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
     Sparsifier(model, sparsity=0.5, rewirings=1)

@@ -15,6 +15,7 @@ import torch
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_classifier_learns_with_a_tenth_of_its_weights() -> None:
     example = runpy.run_path(str(ROOT / "examples" / "classifier.py"))
     accuracy, sparsifier = example["train"]()

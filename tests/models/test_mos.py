@@ -187,6 +187,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the unit of ru_maxrss differs elsewhere")
 def test_evaluation_needs_little_memory() -> None:
     """The scores of a WikiText-2 window take 1.4 GB at once; the narrow layers only save time here."""

@@ -143,7 +143,8 @@ def test_a_marker_of_nothing_is_an_error(tmp_path: Path) -> None:
 def test_every_claim_has_a_line_before_anything_is_measured(tmp_path: Path) -> None:
     findings = findings_of(tmp_path, "small")
     assert len(short_table(findings).splitlines()) == 2 + 12
-    assert all(f"| {number}. " in claims_table(findings) for number in range(1, 13))
+    table = claims_table(findings)
+    assert all(f"| {number}. " in table for number in range(1, 13))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=str)

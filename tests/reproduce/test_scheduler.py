@@ -112,6 +112,7 @@ def test_a_request_to_stop_is_passed_on_and_nothing_new_is_started(tmp_path: Pat
     assert signal.getsignal(number) == before
 
 
+@pytest.mark.slow
 def test_a_job_left_over_from_a_killed_scheduler_is_waited_for(tmp_path: Path) -> None:
     code = f"""
 import sys, pathlib

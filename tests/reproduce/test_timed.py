@@ -70,6 +70,7 @@ def workshop(tmp_path: Path) -> Workshop:
     return Workshop(SCALE, tmp_path / "runs", Results(tmp_path / "results", "tiny"))
 
 
+@pytest.mark.slow
 def test_a_run_is_stopped_measured_and_continued_at_every_mark(workshop: Workshop) -> None:
     pretender = Pretender(workshop.folder(RUN))
     progress = make_timed([RUN], replace(workshop, launch=pretender), BUDGET)
@@ -85,6 +86,7 @@ def test_a_run_is_stopped_measured_and_continued_at_every_mark(workshop: Worksho
     assert len(pretender.commands) == 4
 
 
+@pytest.mark.slow
 def test_time_that_was_spent_before_a_kill_is_not_spent_again(workshop: Workshop) -> None:
     pretender = Pretender(workshop.folder(RUN))
     first = replace(workshop, launch=pretender, scale=replace(SCALE, marks=1))
@@ -103,6 +105,7 @@ def test_a_run_that_fails_is_told_and_has_no_result(workshop: Workshop) -> None:
     assert workshop.results.of(RUN) is None
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_fails_is_told(workshop: Workshop) -> None:
     progress = make_timed([RUN], replace(workshop, launch=Pretender(workshop.folder(RUN), fail="evaluate")), BUDGET)
     assert "failed" in [outcome.state for outcome in progress.outcomes]

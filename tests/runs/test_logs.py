@@ -146,6 +146,7 @@ def test_a_torn_event_file_does_not_hide_the_resumed_one(tmp_path: Path) -> None
     assert [event.step for event in events.Scalars("loss")] == [1, 2]
 
 
+@pytest.mark.slow
 def test_importing_is_lazy_and_quiet(tmp_path: Path) -> None:
     code = f"""
 import sys, selfish_rnn.runs.logs as records

@@ -116,6 +116,7 @@ def train(model: LanguageModel, structure: IntrinsicSparseStructures) -> None:
             optimizer.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lstm", "tied gru", "rhn"])
 def test_training_kills_units(kind: str) -> None:
     torch.manual_seed(0)

@@ -185,6 +185,7 @@ def test_snfs_keeps_the_momentum_of_weights_that_do_not_exist(optimizer_name: st
     assert_inside_masks(sparsifier)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     sparsity=st.sampled_from([0.0, 0.3, 0.67, 0.8, 0.9, 0.97]), rewirings=st.integers(1, 40), seed=st.integers(0, 99)

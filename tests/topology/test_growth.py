@@ -42,6 +42,7 @@ def test_random_growth_is_uniform_over_the_empty_places() -> None:
     assert ((empty - 200) ** 2 / 200).sum() < 59
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [40, 2000, 9000])
 @given(seed=seeds, data=st.data())
 def test_one_weight_more_or_less_changes_random_growth_in_as_few_places(

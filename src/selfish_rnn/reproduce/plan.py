@@ -36,7 +36,7 @@ class PlannedRun:
 
     @cached_property
     def experiment(self) -> Experiment:
-        return self._built(self.words)
+        return _built(self.words)
 
     @cached_property
     def name(self) -> str:
@@ -47,7 +47,7 @@ class PlannedRun:
         # A change to what the preset says anyway makes no other run.
         for word in case.words(self.scale.updates):
             free = word.startswith("rewire_every=") or word in case.changes
-            if free and self._built([other for other in self.words if other != word]) != self.experiment:
+            if free and _built(tuple(other for other in self.words if other != word)) != self.experiment:
                 parts.append(word.replace("_", "-").replace("=", "-"))
         return f"{case.network}/{'-'.join(parts)}-seed{self.seed}"
 
@@ -73,9 +73,12 @@ class PlannedRun:
         restarts = "restart_at" in _preset(preset)
         return (preset, *others, *(["restart_at=[]"] if restarts else []))
 
-    def _built(self, words: Sequence[str]) -> Experiment:
-        preset, *changes = words
-        return build_experiment(with_assignments(_preset(preset), changes), f"run of scale {self.scale.name}")
+
+@cache
+def _built(words: tuple[str, ...]) -> Experiment:
+    """The experiment of a preset and changes, built once however many items name it; an experiment is never changed."""
+    preset, *changes = words
+    return build_experiment(with_assignments(_preset(preset), changes), "a planned run")
 
 
 @cache
