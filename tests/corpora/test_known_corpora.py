@@ -119,6 +119,7 @@ def test_real_opener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         known.read_known(KnownCorpus("other", address + ".absent", SUMS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "size", "tokens"),
     [("ptb", 10_000, (929_589, 73_760, 82_430)), ("wikitext-2", 33_278, (2_088_628, 217_646, 245_569))],

@@ -169,6 +169,7 @@ def test_threads_may_go_back_at_the_same_time() -> None:
     assert not wrong
 
 
+@pytest.mark.slow
 def test_modules_can_be_compiled() -> None:
     network = Network()
     compiled = torch.compile(network, fullgraph=True, backend="aot_eager")

@@ -260,6 +260,7 @@ def operator_cases() -> dict[str, tuple[Any, ...]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", operator_cases())
 def test_operators_pass_the_checks_of_torch(name: str) -> None:
     operator = getattr(torch.ops.selfish_rnn, name.split()[0]).default
@@ -296,6 +297,7 @@ def test_what_a_layer_keeps_does_not_hang_on_what_memory_held(cell: str, batch: 
         assert torch.equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [8, 13])
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh"])
 def test_the_backward_operator_of_a_layer_passes_the_checks_of_torch(cell: str, batch: int) -> None:

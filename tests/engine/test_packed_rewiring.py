@@ -45,6 +45,7 @@ def remembered(optimizer: Optimizer, weight: PackedWeight) -> dict[str, dict[int
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @settings(max_examples=40)
 @given(

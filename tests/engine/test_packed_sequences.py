@@ -118,6 +118,7 @@ def test_dense_gradients_with_dropped_weights_over_sequences_are_refused() -> No
     stop_collecting(lstm.weight_hh_l0)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     st.integers(1, 30),

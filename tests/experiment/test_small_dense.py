@@ -35,6 +35,7 @@ def test_the_papers_stacked_lstm() -> None:
     assert count(dense, 10_000) == 21_818_800
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("sparsity", [0.3, 0.67, 0.9])
 def test_every_model_comes_within_one_step_of_the_target(name: str, sparsity: float) -> None:

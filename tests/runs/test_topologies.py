@@ -80,6 +80,7 @@ def test_ranks_among_free_places_come_back(taken: set[int], wanted: set[int]) ->
     assert places_of_ranks(ranks, occupied).tolist() == places.tolist()
 
 
+@pytest.mark.slow
 @given(st.integers(0, 6), st.integers(0, 1000))
 def test_every_moment_comes_back(tmp_path_factory: pytest.TempPathFactory, rewirings: int, seed: int) -> None:
     history = TopologyHistory(tmp_path_factory.mktemp("history") / "topologies.bin")
@@ -119,6 +120,7 @@ def test_positions_beyond_32_bits(tmp_path: Path) -> None:
     assert history.topology("weight").positions.tolist() == [5, 2**32, 2**33, 2**40 - 1]
 
 
+@pytest.mark.slow
 @given(st.integers(1, 4), st.data())
 def test_whatever_a_crash_cuts_off_is_only_the_last_record(
     tmp_path_factory: pytest.TempPathFactory, rewirings: int, data: st.DataObject

@@ -14,6 +14,7 @@ from selfish_rnn.models import LanguageModel, RecurrentHighwayNetwork, StackedRN
 from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures, live_units, shrink
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(models(), st.data())
 def test_without_dead_units_the_outputs_are_the_same(model: LanguageModel, data: st.DataObject) -> None:

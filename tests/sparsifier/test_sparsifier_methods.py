@@ -38,6 +38,7 @@ def epoch(sparsifier: Sparsifier, model: Classifier, optimizer: torch.optim.Opti
     sparsifier.rewire()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
 @pytest.mark.parametrize("name", REWIRING)
 @settings(max_examples=8)

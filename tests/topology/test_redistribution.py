@@ -36,6 +36,7 @@ def counts(name: str, freed: AfterRemoval) -> list[int]:
     return [count for _, count in REDISTRIBUTIONS[name].quotas(freed)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", INSIDE, ids=lambda part: part.name)
 @given(before=topologies(), rate=rates, seed=seeds)
 def test_exactly_what_was_freed_and_never_more_than_there_is_room(

@@ -67,6 +67,7 @@ networks = st.builds(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name.replace(" ", "/"))
 @settings(max_examples=40)
 @given(network=networks, rate=rates, seed=seeds)

@@ -259,6 +259,7 @@ class EnoughError(Exception):
     """A listener has seen enough."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("at", [4, 10, 17])
 def test_from_the_state_at_a_pause_another_trainer_goes_on_to_the_same_bits(texts: Path, optimizer: str, at: int):
