@@ -22,6 +22,8 @@ from selfish_rnn.engine.index import (
 from selfish_rnn.engine.library import address
 from selfish_rnn.engine.tiling import Tiling
 from selfish_rnn.sparsifier.optimizer_state import gather_with_fill, move_state
+from selfish_rnn.sparsifier.weights import SparseWeight, StoredWeight
+from selfish_rnn.topology import GateLayout
 
 
 def packed_weights(model: nn.Module) -> dict[str, PackedWeight]:
@@ -29,7 +31,7 @@ def packed_weights(model: nn.Module) -> dict[str, PackedWeight]:
     return {name: module for name, module in model.named_modules() if isinstance(module, PackedWeight)}
 
 
-class PackedWeight(nn.Module):
+class PackedWeight(StoredWeight):
     """The existing weights of a matrix: ``values``, a parameter for any optimizer, and ``index``, where they are.
 
     ::
@@ -111,6 +113,11 @@ class PackedWeight(nn.Module):
         remember(index)
         return index, order
 
+    def sparse_weight(self, name: str, gates: GateLayout) -> SparseWeight:
+        from selfish_rnn.engine.packed_sparse_weight import PackedSparseWeight  # which is made of this class
+
+        return PackedSparseWeight(name, self, gates)
+
     # Forms
 
     @classmethod
@@ -166,10 +173,6 @@ class PackedWeight(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         return self.values.dtype
-
-    @property
-    def requires_grad(self) -> bool:
-        return self.values.requires_grad
 
     @classmethod
     def __torch_function__(
