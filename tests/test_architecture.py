@@ -28,6 +28,7 @@ ROOMS = (
     "runs",
     "analysis",
     "reproduce",
+    "integrations",
     "bench",
     "cli",
 )

@@ -315,8 +315,10 @@ class Sparsifier(SparseTraining):
     # Saving
 
     def state_dict(self) -> dict[str, Any]:
-        """Topology, random generator and progress; the masks as bits."""
+        """Topology, random generator and progress; the masks as bits. Dense gradients that wait for a rewiring, too."""
+        collected = {weight.name: weight.collected_gradient() for weight in self.weights if weight.has_gradient}
         return {
+            **({"gradients": collected} if collected else {}),
             "rewirings_done": self.rewirings_done,
             "steps_done": self.steps_done,
             "last_rewired_fraction": self.last_rewired_fraction,
@@ -352,6 +354,10 @@ class Sparsifier(SparseTraining):
         self.last_rewired_fraction = state["last_rewired_fraction"]
         self._part_state = dict(state["parts"])
         self._generator.set_state(state["generator"].to(torch.uint8))
+        for weight in self.weights:
+            weight.forget_gradient()
+            if weight.name in state.get("gradients", {}):
+                weight.take_gradient(state["gradients"][weight.name])
         self._await_rewiring()
 
     # Looking

@@ -127,6 +127,10 @@ class SparseWeight(abc.ABC):
     def forget_gradient(self) -> None:
         """Give up what was collected."""
 
+    @abc.abstractmethod
+    def take_gradient(self, gradient: Tensor) -> None:
+        """Take a saved gradient for what was collected."""
+
     @property
     @abc.abstractmethod
     def has_gradient(self) -> bool:
@@ -225,6 +229,9 @@ class MaskedWeight(SparseWeight):
 
     def forget_gradient(self) -> None:
         self._collecting, self._collected = False, None
+
+    def take_gradient(self, gradient: Tensor) -> None:
+        self._collected = gradient.to(self.parameter.device, self.parameter.dtype)
 
     @property
     def has_gradient(self) -> bool:
