@@ -16,7 +16,7 @@ from torch.optim.optimizer import Optimizer
 from selfish_rnn.errors import unknown
 from selfish_rnn.sparsifier.base import SparseTraining, refuse_missing
 from selfish_rnn.sparsifier.hooks import Hooks, refuse_second_listener
-from selfish_rnn.sparsifier.ranks import common_seed, refuse_parted_ranks
+from selfish_rnn.sparsifier.ranks import common_seed, refuse_parted_ranks, renew_reducers
 from selfish_rnn.sparsifier.scores import DenseScores
 from selfish_rnn.sparsifier.selection import (
     Selector,
@@ -223,6 +223,7 @@ class Sparsifier(SparseTraining):
         thawed = [weight for weight in self.weights if not weight.frozen]
         if thawed and (self.method.prunes or rate > 0):
             before = self.active_weights
+            sizes = [weight.parameter.numel() for weight in thawed]
             optimizers = [each for each in self._optimizers if not self._scores.is_momentum_of(each)]
             removed = 0
             for weight, rewiring in zip(thawed, self._rewirings(thawed, rate), strict=True):
@@ -232,6 +233,8 @@ class Sparsifier(SparseTraining):
                 removed += int(rewiring.removed.sum())
             self.last_rewired_fraction = removed / before
             refuse_parted_ranks(thawed)
+            parameters = zip((weight.parameter for weight in thawed), sizes, strict=True)
+            renew_reducers([parameter for parameter, size in parameters if parameter.numel() != size])
         self._scores.clear()
 
     def _rewirings(self, weights: Sequence[SparseWeight], rate: float) -> Iterator[Rewiring]:
