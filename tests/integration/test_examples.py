@@ -24,6 +24,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "tagger": (2, 3),
     "forecaster": (2, 3),
     "characters": (2, 2000),
+    "own_cell": (2, 3),
     "fine_tuning": (1, "epochs=1", "train_tokens=3000"),
     "with_lightning": (2, 128),
     "two_processes": (2, 5),
