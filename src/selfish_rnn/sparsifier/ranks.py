@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, distributed
 
+from selfish_rnn.errors import RankLostError
 from selfish_rnn.sparsifier.weights import SparseWeight
-
-
-class RankLostError(RuntimeError):
-    """A process that trains together with this one has ended, or has not answered for too long."""
 
 
 @contextlib.contextmanager
@@ -22,8 +20,9 @@ def collective() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # which is all that torch's backends raise
-        reason = str(error).strip().splitlines()[-1].rpartition("] ")[2] or "no reason given"
-        raise RankLostError(f"a rank that trains together with {this_rank()} is gone: {reason}") from error
+        # The first sentence, without the place in the backend's source that some begin with.
+        reason = re.sub(r"^\[\S+:\d+\] ", "", str(error).partition("\n")[0]).partition(". ")[0]
+        raise RankLostError(f"a rank that trains together with {this_rank()} is gone ({reason})") from error
 
 
 def this_rank() -> str:

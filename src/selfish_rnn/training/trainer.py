@@ -84,6 +84,7 @@ class Trainer:
     def run(self) -> None:
         """Train to the end, from wherever training stands now."""
         self._clock = Clock(self.state.seconds)
+        self._parts.refuse_uneven()
         refuse_parted_ranks(self.sparsifier.sparse_weights)
         self._tell(lambda listener: listener.on_start(self))
         while not self.state.finished:

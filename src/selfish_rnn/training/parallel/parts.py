@@ -56,7 +56,6 @@ class BatchParts:
         self.begin_epoch()
 
     def _cut(self, count: int) -> None:
-        refuse_uneven_parts(self._experiment, count, self.ranks.size)
         self.count, self._width = count, self._experiment.batch_size // count
         own = range(count)[self.ranks.share(count)]
         self.mine = [
@@ -72,6 +71,10 @@ class BatchParts:
         if index == 0:
             return random_state(device)
         return fresh_random_state(zlib.crc32(f"{self._experiment.seed} part {index}".encode()), device)
+
+    def refuse_uneven(self) -> None:
+        """Refuse a batch that cannot be cut into so many parts of the same size."""
+        refuse_uneven_parts(self._experiment, self.count, self.ranks.size)
 
     def begin_epoch(self) -> None:
         """Carry nothing from the last window to the next."""
@@ -92,6 +95,7 @@ class BatchParts:
         if isinstance(random, Mapping):  # one generator for all parts, as there once was
             random = [random]
         self._cut(math.lcm(len(saved), self.ranks.size))
+        self.refuse_uneven()
         whole = [torch.cat(tensors, BATCH_DIMENSION) for tensors in zip(*saved, strict=True)]
         for index, part in zip(range(self.count)[self.ranks.share(self.count)], self.mine, strict=True):
             part.hidden = tuple(_columns(tensor, part.columns).to(part.device) for tensor in whole)

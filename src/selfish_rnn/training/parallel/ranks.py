@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, distributed, nn
 
-from selfish_rnn.errors import UserError
+from selfish_rnn.errors import SaidByFirst, UserError
 from selfish_rnn.sparsifier.ranks import collective, ranks
 
 Value = TypeVar("Value")
 
-TIMEOUT = timedelta(minutes=10)
-"""How long a rank that does not answer is waited for; one whose process ends is missed at once."""
-
 BUCKET = 4 * 2**20
 """How many numbers travel at a time, so that the copy of the gradients that is sent stays small."""
-
-
-class SaidByFirst(UserError):  # noqa: N818 - an echo of an error, not one of its own
-    """What another rank has told the user already."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +23,7 @@ class Ranks:
     """One of the processes that train together, and how many there are.
 
     All methods but :meth:`share` are called by all ranks together, in the same order. A rank that is gone makes them
-    raise :class:`~selfish_rnn.sparsifier.ranks.RankLostError`.
+    raise :class:`~selfish_rnn.errors.RankLostError`.
 
     >>> Ranks(rank=1, size=2).share(20)
     slice(10, 20)
@@ -110,7 +100,9 @@ class Ranks:
             flat = torch.cat([gradient.flatten() for gradient in bucket])
             with collective():
                 distributed.all_reduce(flat)
-            for gradient, summed in zip(bucket, flat.split([gradient.numel() for gradient in bucket]), strict=True):
+            for gradient, summed in zip(
+                bucket, torch.split(flat, [gradient.numel() for gradient in bucket]), strict=True
+            ):
                 gradient.copy_(summed.view_as(gradient))
 
 
@@ -127,31 +119,3 @@ def _buckets(gradients: Iterable[Tensor]) -> Iterator[list[Tensor]]:
         bucket.append(gradient)
     if bucket:
         yield bucket
-
-
-@contextlib.contextmanager
-def joined(timeout: timedelta = TIMEOUT) -> Iterator[Ranks]:
-    """Train together with the other processes that ``torchrun`` started; a process that it did not start is alone.
-
-    Tensors on the CPU travel by gloo, those on GPUs, one for each process of a machine, by NCCL.
-
-    >>> with joined() as ranks:
-    ...     run = ranks.from_first(lambda: Run.start(experiment, path))
-    ...     run.train()
-    """
-    if not distributed.is_torchelastic_launched() or os.environ["WORLD_SIZE"] == "1":
-        yield ALONE
-        return
-    backend = "gloo"
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-        backend = "cpu:gloo,cuda:nccl"
-    with collective():
-        distributed.init_process_group(backend, timeout=timeout)
-    yield Ranks.here()
-    distributed.destroy_process_group()  # not after an error: the others may never come to it
-
-
-def restartable() -> bool:
-    """Whether ``torchrun --max-restarts`` may run this same command again, after a rank was lost."""
-    return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
