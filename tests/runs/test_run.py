@@ -82,8 +82,8 @@ def test_a_command_given_again_goes_on_with_the_run_of_its_settings_and_no_other
     stop_after(tiny_run(texts, tmp_path / "run"), 13)
     with pytest.raises(UserError, match="already holds a run"):
         tiny_run(texts, tmp_path / "run")
-    with pytest.raises(UserError, match="holds a run of other settings, in optimizer.lr, seed: give another folder"):
-        changed = tiny_experiment(texts, seed=6, optimizer={"name": "snt-asgd", "lr": 5.0})
+    changed = tiny_experiment(texts, seed=6, optimizer={"name": "snt-asgd", "lr": 5.0})
+    with pytest.raises(UserError, match=r"holds a run of other settings, in optimizer\.lr, seed: give another folder"):
         Run.start(changed, tmp_path / "run", again=True)
     again = Run.start(tiny_experiment(texts), tmp_path / "run", again=True)
     again.train()
