@@ -16,9 +16,10 @@ from rich.status import Status
 
 from selfish_rnn import __version__
 from selfish_rnn.bench import memory, report
+from selfish_rnn.bench.engines import ENGINES, KINDS, measured
 from selfish_rnn.bench.measurements import Row, completed, interleaved
-from selfish_rnn.bench.options import MEASURED, BenchOptions
-from selfish_rnn.bench.products import PRODUCTS, PRODUCTS_OF, sparse_matrix, sparseprop
+from selfish_rnn.bench.options import BenchOptions
+from selfish_rnn.bench.products import PRODUCTS, PRODUCTS_OF, sparse_matrix
 from selfish_rnn.bench.workloads import SEED, Workload
 from selfish_rnn.engine import library
 from selfish_rnn.files import clear_write_errors
@@ -26,6 +27,9 @@ from selfish_rnn.system import duration, keep_freed_memory, machine
 
 BUSY = 0.1
 """The share of the cores that others may take: waiting for each other, threads are hit harder than that."""
+
+OURS = ("dense", "masked", "packed")
+"""Engines that must work; others are of other people, and may not on this machine."""
 
 SAME = 1e-3
 """How far the first losses of two engines may differ, as a fraction, before it is worth a note."""
@@ -107,30 +111,31 @@ class Benchmark:
     def __init__(self, options: BenchOptions, console: Console, status: Status | None = None) -> None:
         self.options, self.console, self.status = options, console, status
         self.notes: list[str] = []
-        missing = {}
+        absent = {
+            name: f"it takes {' and '.join(ENGINES[name].missing)}" for name in options.engines if ENGINES[name].missing
+        }
         if not library.available():
-            missing["packed"] = (
+            absent["packed"] = (
                 "its kernels were not built when selfish-rnn was installed, which takes a C++ compiler (g++ or clang++)"
             )
-        if sparseprop() is None:
-            missing["sparseprop"] = "it is not installed"
-        self._engines = [engine for engine in options.engines if engine not in missing]
-        for engine, reason in missing.items():
-            if engine in options.engines:
-                self.note(f"{engine} is left out: {reason}")
+        self._engines = [name for name in options.engines if name not in absent]
+        for name, reason in absent.items():
+            if name in options.engines:
+                self._leave_out(name, reason)
 
     def note(self, text: str) -> None:
-        """Say something that belongs to the results."""
-        self.notes.append(text)
-        _say(self.console, text)
+        """Say something that belongs to the results, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+            _say(self.console, text)
 
     def rows(self) -> Iterator[Row]:
         """Everything, in the order of the options."""
         options = self.options
         for hidden, kind, sparsity in itertools.product(options.hidden, options.what, options.sparsity):
-            self._now = f"{report.DRAWN.get(kind, kind)}, {options.network} {hidden}, sparsity {sparsity:g}"
+            self._now = f"{KINDS[kind]}, {options.network} {hidden}, sparsity {sparsity:g}"
             self._tell("building")
-            engines = [engine for engine in self._engines if engine in MEASURED[kind]]
+            engines = [engine for engine in measured(kind, options.network) if engine in self._engines]
             place = {"network": options.network, "hidden": hidden, "sparsity": sparsity}
             for title, found, losses in self._measure(kind, Workload(options, hidden, sparsity), engines):
                 yield {"kind": kind, "title": title, **place, "engines": found, "losses": losses}
@@ -146,14 +151,34 @@ class Benchmark:
                 self._tell(engine)
                 found[engine] = memory.measure(workload, engine)
         elif kind == "inference":
-            found = self._time({engine: workload.next_token(engine) for engine in engines})
+            found = self._time(self._built(engines, workload.next_word)[0])
         else:
-            steps = {engine: workload.training_step(workload.model(engine)) for engine in engines}
-            losses = {engine: step() for engine, step in steps.items()}
-            if max(losses.values()) - min(losses.values()) > SAME * abs(losses["dense"]):
+            steps, losses = self._built(engines, lambda engine: workload.training_step(workload.model(engine), engine))
+            exact = [loss for engine, loss in losses.items() if engine != "bfloat16"]
+            if max(exact) - min(exact) > SAME * abs(losses["dense"]):
                 self.note(f"{self._now}: the engines do not compute the same loss: {losses}")
             found = self._time(steps)
-        yield report.DRAWN[kind], found, losses
+        yield KINDS[kind], found, losses
+
+    def _built(
+        self, engines: Sequence[str], build: Callable[[str], Callable[[], Any]]
+    ) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
+        """The calls of all engines, and what their first ones give; a rival that fails here is left out, and said so."""
+        calls, results = dict[str, Callable[[], Any]](), dict[str, Any]()
+        for engine in engines:
+            self._tell(f"building {engine}")
+            try:
+                call = build(engine)
+                calls[engine], results[engine] = call, call()
+            except Exception as error:
+                if engine in OURS:
+                    raise
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                self._leave_out(engine, f"{type(error).__name__}: {reason[:100]}")
+        return calls, results
+
+    def _leave_out(self, engine: str, reason: str) -> None:
+        self.note(f"{engine} is left out: {reason}")
 
     def _operators(self, workload: Workload, engines: Sequence[str]) -> Iterator[Measured]:
         generator = torch.Generator().manual_seed(SEED)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from selfish_rnn.bench.options import DENSE
+from selfish_rnn.bench.engines import ENGINES
 
 WARM_UPS = 2
 
@@ -108,8 +108,8 @@ def completed(rows: Iterable[Row]) -> list[Row]:
 
 
 def _baseline(group: Sequence[Row]) -> str | None:
-    """The engine that ratios are over: of those that are dense torch, the one that took the least time."""
+    """The engine that ratios are over: of those that are dense, the one that took the least time."""
     if group[0]["kind"] == "memory":
         return None
-    measured = [engine for engine in DENSE if all(engine in row["engines"] for row in group)]
-    return min(measured, key=lambda dense: sum(statistics.median(row["engines"][dense]["seconds"]) for row in group))
+    dense = [name for name, one in ENGINES.items() if one.dense and all(name in row["engines"] for row in group)]
+    return min(dense, key=lambda name: sum(statistics.median(row["engines"][name]["seconds"]) for row in group))
