@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.status import Status
+from torch import Tensor
 
 from selfish_rnn import __version__
 from selfish_rnn.bench import memory, report
@@ -27,12 +28,6 @@ from selfish_rnn.system import duration, keep_freed_memory, machine
 
 BUSY = 0.1
 """The share of the cores that others may take: waiting for each other, threads are hit harder than that."""
-
-OURS = ("dense", "masked", "packed")
-"""Engines that must work; others are of other people, and may not on this machine."""
-
-SAME = 1e-3
-"""How far the first losses of two engines may differ, as a fraction, before it is worth a note."""
 
 Measured = tuple[str, dict[str, Any], dict[str, float]]
 """The title of a row, what was measured of each engine, and the losses."""
@@ -111,16 +106,10 @@ class Benchmark:
     def __init__(self, options: BenchOptions, console: Console, status: Status | None = None) -> None:
         self.options, self.console, self.status = options, console, status
         self.notes: list[str] = []
-        absent = {
-            name: f"it takes {' and '.join(ENGINES[name].missing)}" for name in options.engines if ENGINES[name].missing
-        }
-        if not library.available():
-            absent["packed"] = (
-                "its kernels were not built when selfish-rnn was installed, which takes a C++ compiler (g++ or clang++)"
-            )
-        self._engines = [name for name in options.engines if name not in absent]
+        absent = {name: _why_not(name) for name in options.engines}
+        self._engines = [name for name, reason in absent.items() if reason is None]
         for name, reason in absent.items():
-            if name in options.engines:
+            if reason is not None:
                 self._leave_out(name, reason)
 
     def note(self, text: str) -> None:
@@ -150,32 +139,40 @@ class Benchmark:
             for engine in engines:
                 self._tell(engine)
                 found[engine] = memory.measure(workload, engine)
-        elif kind == "inference":
-            found = self._time(self._built(engines, workload.next_word)[0])
         else:
-            steps, losses = self._built(engines, lambda engine: workload.training_step(workload.model(engine), engine))
-            exact = [loss for engine, loss in losses.items() if engine != "bfloat16"]
-            if max(exact) - min(exact) > SAME * abs(losses["dense"]):
-                self.note(f"{self._now}: the engines do not compute the same loss: {losses}")
-            found = self._time(steps)
+            calls, results = self._built(kind, workload, engines)
+            self._check(results)
+            losses = {engine: float(loss) for engine, loss in results.items()} if kind == "step" else {}
+            found = self._time(calls)
         yield KINDS[kind], found, losses
 
     def _built(
-        self, engines: Sequence[str], build: Callable[[str], Callable[[], Any]]
-    ) -> tuple[dict[str, Callable[[], Any]], dict[str, Any]]:
-        """The calls of all engines, and what their first ones give; a rival that fails here is left out, and said so."""
-        calls, results = dict[str, Callable[[], Any]](), dict[str, Any]()
+        self, kind: str, workload: Workload, engines: Sequence[str]
+    ) -> tuple[dict[str, Callable[[], Any]], dict[str, Tensor]]:
+        """The calls of all engines, and what their first ones give; a rival that fails is left out, and said so."""
+        calls, results = dict[str, Callable[[], Any]](), dict[str, Tensor]()
         for engine in engines:
             self._tell(f"building {engine}")
             try:
-                call = build(engine)
-                calls[engine], results[engine] = call, call()
+                call = workload.next_word(engine) if kind == "inference" else workload.training_step(engine)
+                results[engine] = torch.as_tensor(call()).flatten().float()
             except Exception as error:
-                if engine in OURS:
+                if engine in ("dense", "masked") or ENGINES[engine].kernels:
                     raise
-                reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+                reason = (str(error).strip().splitlines() or ["no message"])[0]
                 self._leave_out(engine, f"{type(error).__name__}: {reason[:100]}")
+            else:
+                calls[engine] = call
         return calls, results
+
+    def _check(self, results: Mapping[str, Tensor]) -> None:
+        """Say which engines do not compute what dense torch does, within their precision."""
+        for engine, found in results.items():
+            error, tolerance = difference(found, results["dense"]), ENGINES[engine].tolerance
+            if not error <= tolerance:
+                self.note(
+                    f"{self._now}: {engine} does not compute what dense does: off by {error:.2g}, over {tolerance:g}"
+                )
 
     def _leave_out(self, engine: str, reason: str) -> None:
         self.note(f"{engine} is left out: {reason}")
@@ -200,3 +197,19 @@ class Benchmark:
     def _tell(self, text: str) -> None:
         if self.status is not None:
             self.status.update(f"{self._now}: {text}")
+
+
+def difference(found: Tensor, expected: Tensor) -> float:
+    """The largest difference between two lists of scores in units of their standard deviation, or of two losses."""
+    scale = expected.std() if expected.numel() > 1 else expected.abs()
+    return float((found - expected).abs().max() / scale)
+
+
+def _why_not(engine: str) -> str | None:
+    """What keeps an engine from being measured here."""
+    if ENGINES[engine].kernels and not library.available():
+        return "its kernels were not built when selfish-rnn was installed, which takes a C++ compiler (g++ or clang++)"
+    if engine == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return "torch has no bfloat16 arithmetic on this processor"
+    missing = ENGINES[engine].missing
+    return f"it takes {' and '.join(missing)} (pip install 'selfish-rnn[rivals]')" if missing else None

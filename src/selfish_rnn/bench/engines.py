@@ -18,16 +18,19 @@ KINDS = {
 class Engine:
     """One way to compute the same network.
 
-    ``kinds`` are the measurements it takes part in, ``networks`` the networks it can run (empty: all), ``packages``
-    what must be installed for it. One that is ``dense`` multiplies every position: the fastest of those measured is the
-    baseline. The figure shows the baseline and those that have a ``colour``.
+    ``kinds`` are the measurements it takes part in, ``baseline_of`` those in which it is the baseline if it is the
+    fastest of such. ``networks`` are the networks it can run (empty: all), ``packages`` what must be installed for it.
+    ``kernels`` says that it takes the kernels of this package. ``tolerance`` is how far its results may be from those
+    of dense float32 torch, as a fraction. The figure shows the baseline and those that have a ``colour``.
     """
 
     label: str
     kinds: tuple[str, ...]
-    dense: bool = False
+    baseline_of: tuple[str, ...] = ()
     networks: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    tolerance: float = 1e-3
+    kernels: bool = False
     colour: str | None = None
     marker: str = "o"
 
@@ -37,31 +40,39 @@ class Engine:
         return [package for package in self.packages if find_spec(package) is None]
 
 
-_LSTM = ("lstm",)
+def _dense_rival(
+    label: str, tolerance: float, packages: tuple[str, ...] = (), networks: tuple[str, ...] = ("lstm",)
+) -> Engine:
+    return Engine(label, ("inference",), ("inference",), networks, packages, tolerance)
+
+
+_ONNX, _OPENVINO = ("onnx", "onnxruntime"), ("onnx", "openvino")
 
 ENGINES: dict[str, Engine] = {
-    "dense": Engine("dense torch", tuple(KINDS), dense=True, colour="#555555"),
-    "no-onednn": Engine("dense torch without oneDNN", ("step", "inference"), dense=True),
-    "bfloat16": Engine("dense bfloat16", ("step", "inference"), dense=True),
-    "float16": Engine("dense float16 (quantize_dynamic)", ("inference",), dense=True, networks=_LSTM),
-    "int8": Engine("dense int8 (quantize_dynamic)", ("inference",), dense=True, networks=_LSTM),
-    "compiled": Engine("dense torch.compile", ("inference",), dense=True, networks=_LSTM),
-    "onnx": Engine(
-        "dense ONNX Runtime", ("inference",), dense=True, networks=_LSTM, packages=("onnx", "onnxruntime")
-    ),
-    "onnx-int8": Engine(
-        "dense ONNX Runtime int8", ("inference",), dense=True, networks=_LSTM, packages=("onnx", "onnxruntime")
-    ),
-    "openvino": Engine("dense OpenVINO", ("inference",), dense=True, networks=_LSTM, packages=("onnx", "openvino")),
+    "dense": Engine("dense torch", tuple(KINDS), ("step", "inference", "operators"), colour="#555555"),
+    "no-onednn": Engine("dense torch without oneDNN", ("step", "inference"), ("step", "inference")),
+    # In training it is no baseline: it makes other steps than float32 does.
+    "bfloat16": Engine("dense bfloat16", ("step", "inference"), ("inference",), tolerance=0.05),
+    "float16": _dense_rival("dense float16 (quantize_dynamic)", 0.01),
+    "int8": _dense_rival("dense int8 (quantize_dynamic)", 0.2),
+    "compiled": _dense_rival("dense torch.compile", 1e-3, networks=()),
+    "onnx": _dense_rival("dense ONNX Runtime", 1e-3, _ONNX),
+    "onnx-int8": _dense_rival("dense ONNX Runtime int8", 0.2, _ONNX),
+    "openvino": _dense_rival("dense OpenVINO", 0.05, _OPENVINO),
+    "openvino-int8": _dense_rival("dense OpenVINO, int8 weights", 0.2, (*_OPENVINO, "nncf")),
     "masked": Engine("masked", ("step", "memory"), colour="#d98e04", marker="s"),
-    "csr": Engine("torch CSR", ("inference", "operators"), colour="#a83279", marker="^"),
+    "csr": Engine("torch CSR", ("inference", "operators"), networks=("lstm",), colour="#a83279", marker="^"),
     "sparseprop": Engine("SparseProp", ("operators",), packages=("sparseprop",)),
-    "packed": Engine("packed", tuple(KINDS), colour="#1b6ca8"),
-}  # fmt: skip
+    "packed": Engine("packed", tuple(KINDS), kernels=True, colour="#1b6ca8"),
+}
 """By the name that ``--engines`` takes. CSR and SparseProp have no recurrent layers, and outside training a masked
 network does what a dense one does."""
 
 
 def measured(kind: str, network: str) -> list[str]:
-    """The engines that a kind of measurement is made of."""
-    return [name for name, one in ENGINES.items() if kind in one.kinds and network in (one.networks or (network,))]
+    """The engines that a kind of measurement is made of; the products are those of one matrix of no network."""
+    return [
+        name
+        for name, one in ENGINES.items()
+        if kind in one.kinds and (kind == "operators" or network in (one.networks or (network,)))
+    ]

@@ -31,7 +31,7 @@ def label(engine: str, row: Row) -> str:
     """What an engine is called in a table or a figure."""
     if engine == row["baseline"]:
         return f"{ENGINES[engine].label} (baseline)"
-    return ENGINES[engine].label + (" (products only)" if (engine, row["kind"]) == ("csr", "inference") else "")
+    return ENGINES[engine].label
 
 
 def line(row: Row) -> str:
@@ -88,7 +88,7 @@ def _title(row: Row, options: BenchOptions) -> str:
 
 
 def _table(group: Sequence[Row]) -> Table:
-    """A line for each engine, the baseline first, and a column for each sparsity; single products one after the other."""
+    """A line for each engine, the baseline first, and a column for each sparsity; products one after the other."""
     table = Table(box=None, padding=(0, 2, 0, 0))
     rows = sorted(group, key=lambda row: row["sparsity"])
     sparsities = list(dict.fromkeys(row["sparsity"] for row in rows))

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import logging
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from selfish_rnn.bench.products import to_csr
 from selfish_rnn.models import LanguageModel
+
+_LSTM_PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 Step = Callable[..., tuple[Any, ...]]
 """Of a word (1 x 1) and the tensors of a state: the scores of the next word, and the state after it."""
@@ -34,9 +39,8 @@ def onednn(enabled: bool) -> Iterator[None]:
 
 def next_word(engine: str, model: LanguageModel, words: Tensor) -> Callable[[], Any]:
     """A call that goes on with one text by one of ``words``, and gives the scores of the next."""
-    with torch.inference_mode(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of exporters and of what torch calls deprecated
-        step, state = _RIVALS[engine](model.eval())
+    with torch.inference_mode(), _silence():
+        step, state = RIVALS[engine](model.eval())
     upcoming = itertools.cycle(words.view(-1, 1, 1))
 
     @torch.inference_mode()
@@ -48,6 +52,19 @@ def next_word(engine: str, model: LanguageModel, words: Tensor) -> Callable[[], 
         return found
 
     return scores
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Without what exporters and quantizers say, and without what torch calls deprecated."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 class _Module(nn.Module):
@@ -80,27 +97,57 @@ def _quantized(dtype: torch.dtype) -> Callable[[LanguageModel], tuple[Step, Any]
 
 
 def _compiled(model: LanguageModel) -> tuple[Step, Any]:
+    torch.compiler.reset()  # after a few networks of one class it would give up and compile no more
     step, state = _modules(model)
     return torch.compile(step), state
 
 
+class _Unrolled(nn.Module):
+    """The LSTM model as single products and gates, for those who have no LSTM of their matrices.
+
+    ``stored`` makes such a matrix of a weight, and ``product`` is a function of one, a vector and a bias.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        product: Callable[[Tensor, Tensor, Tensor], Tensor],
+        stored: Callable[[Tensor], Tensor] = lambda weight: weight,
+    ) -> None:
+        super().__init__()
+        self.embedding, self.product = model.embedding, product
+        lstm = cast(nn.LSTM, model.get_submodule("rnn"))
+        self.cells = list[tuple[Tensor, Tensor, Tensor, Tensor]]()
+        for layer in range(lstm.num_layers):
+            inputs, recurrent, *biases = (getattr(lstm, f"{name}_l{layer}").detach() for name in _LSTM_PARAMETERS)
+            self.cells.append((stored(inputs), biases[0], stored(recurrent), biases[1]))
+        self.output, self.bias = stored(model.decoder.weight.detach()), model.decoder.bias.detach()
+        self.state = [torch.zeros(lstm.hidden_size) for _ in range(2 * lstm.num_layers)]
+
+    def forward(self, word: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        x, after = self.embedding(word).view(-1), list[Tensor]()
+        for (inputs, own, recurrent, other), h, c in zip(self.cells, state[::2], state[1::2], strict=True):
+            gates = self.product(inputs, x, own) + self.product(recurrent, h, other)
+            enter, forget, new, leave = gates.chunk(4)
+            cell = forget.sigmoid() * c + enter.sigmoid() * new.tanh()
+            x = leave.sigmoid() * cell.tanh()
+            after += [x, cell]
+        return self.product(self.output, x, self.bias), *after
+
+
 def _csr(model: LanguageModel) -> tuple[Step, Any]:
-    """Only the products on the word's way, without gates and lookup."""
-    embedding, decoder = (model.get_submodule(name) for name in ("embedding", "decoder"))
-    looked_up = None if decoder.weight is embedding.weight else embedding.weight
-    matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2 and parameter is not looked_up]
-    pairs = [(to_csr(matrix.detach()), torch.randn(matrix.shape[1], 1)) for matrix in matrices]
-    return lambda word: (*(torch.mm(matrix, x) for matrix, x in pairs),)[-1:], ()
+    step = _Unrolled(model, lambda matrix, x, bias: torch.addmv(bias, matrix, x), to_csr)
+    return step, step.state
 
 
-def _export(model: LanguageModel, folder: str) -> tuple[Path, list[Tensor]]:
-    """The model as an ONNX file with inputs ``word``, ``state0``, …; and its first state."""
-    path, state = Path(folder) / "model.onnx", list(model.initial_state(1))
+def _export(step: nn.Module, state: Sequence[Tensor], folder: str) -> Path:
+    """A step as an ONNX file with inputs ``word``, ``state0``, …"""
+    path = Path(folder) / "model.onnx"
     names = ["word", *(f"state{index}" for index in range(len(state)))]
     example = (torch.zeros(1, 1, dtype=torch.long), *state)
     with torch.no_grad():
-        torch.onnx.export(_Module(model), example, str(path), dynamo=False, input_names=names)
-    return path, state
+        torch.onnx.export(step, example, str(path), dynamo=False, input_names=names)
+    return path
 
 
 def _onnx(int8: bool) -> Callable[[LanguageModel], tuple[Step, Any]]:
@@ -109,7 +156,8 @@ def _onnx(int8: bool) -> Callable[[LanguageModel], tuple[Step, Any]]:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         with tempfile.TemporaryDirectory() as folder:
-            path, state = _export(model, folder)
+            state = model.initial_state(1)
+            path = _export(_Module(model), state, folder)
             if int8:
                 quantization: Any = import_module("onnxruntime.quantization")
                 quantized = path.with_name("int8.onnx")
@@ -126,20 +174,30 @@ def _onnx(int8: bool) -> Callable[[LanguageModel], tuple[Step, Any]]:
     return rival
 
 
-def _openvino(model: LanguageModel) -> tuple[Step, Any]:
-    openvino: Any = import_module("openvino")
-    with tempfile.TemporaryDirectory() as folder:
-        path, state = _export(model, folder)
-        settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads()}
-        request = openvino.Core().compile_model(str(path), "CPU", settings).create_infer_request()
+def _openvino(int8: bool) -> Callable[[LanguageModel], tuple[Step, Any]]:
+    def rival(model: LanguageModel) -> tuple[Step, Any]:
+        core = import_module("openvino").Core()
+        with tempfile.TemporaryDirectory() as folder:
+            if int8:  # of products: NNCF leaves the weights of an LSTM as they are
+                unrolled = _Unrolled(model, lambda matrix, x, bias: functional.linear(x, matrix, bias))
+                state: Sequence[Tensor] = unrolled.state
+                network = core.read_model(str(_export(unrolled, state, folder)))
+                network = import_module("nncf").compress_weights(network)
+            else:
+                state = model.initial_state(1)
+                network = core.read_model(str(_export(_Module(model), state, folder)))
+            settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "PERFORMANCE_HINT": "LATENCY"}
+            request = core.compile_model(network, "CPU", settings).create_infer_request()
 
-    def step(word: Tensor, *state: Any) -> tuple[Any, ...]:
-        return tuple(request.infer([word.numpy(), *state], share_inputs=True).values())
+        def step(word: Tensor, *state: Any) -> tuple[Any, ...]:
+            return tuple(request.infer([word.numpy(), *state], share_inputs=True).values())
 
-    return step, [one.numpy() for one in state]
+        return step, [one.numpy() for one in state]
+
+    return rival
 
 
-_RIVALS: dict[str, Callable[[LanguageModel], tuple[Step, Any]]] = {
+RIVALS: dict[str, Callable[[LanguageModel], tuple[Step, Any]]] = {
     "dense": _modules,
     "no-onednn": _modules,
     "bfloat16": _bfloat16,
@@ -148,7 +206,8 @@ _RIVALS: dict[str, Callable[[LanguageModel], tuple[Step, Any]]] = {
     "compiled": _compiled,
     "onnx": _onnx(int8=False),
     "onnx-int8": _onnx(int8=True),
-    "openvino": _openvino,
+    "openvino": _openvino(int8=False),
+    "openvino-int8": _openvino(int8=True),
     "csr": _csr,
     "packed": _modules,
 }

@@ -56,11 +56,12 @@ class Workload:
             sparsifier.detach()
         return model
 
-    def training_step(self, model: LanguageModel, engine: str = "dense") -> Callable[[], float]:
+    def training_step(self, engine: str, model: LanguageModel | None = None) -> Callable[[], float]:
         """Forward, loss, backward, clipping and the optimizer's step on one window; gives the loss.
 
-        The state is carried from call to call.
+        The state is carried from call to call. ``model`` is another network than :meth:`model` makes.
         """
+        model = self.model(engine) if model is None else model
         optimizer = OPTIMIZERS[self.options.optimizer](model.train().parameters(), lr=LEARNING_RATE)
         batch = self.options.batch
         tokens, targets = self._tokens(2, self.options.window, batch)
