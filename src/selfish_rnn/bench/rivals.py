@@ -47,7 +47,7 @@ def next_word(engine: str, model: LanguageModel, words: Tensor) -> Callable[[], 
     def scores() -> Any:
         nonlocal state
         # Torch runs an LSTM with oneDNN of its own accord; for a single word that can be several times slower.
-        with onednn(engine != "no-onednn"):
+        with onednn(engine not in ("no-onednn", "bfloat16")):
             found, *state = step(next(upcoming), *state)
         return found
 
