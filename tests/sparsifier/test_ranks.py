@@ -169,5 +169,5 @@ def dies(rank: int, store: str, outcome: Any) -> None:
 
 def test_a_killed_rank_stops_the_other_with_a_message() -> None:
     outcome = pair(dies)
-    assert outcome.keys() == {"rewire", "backward"}  # an error each, which says at least "Connection closed by peer"
-    assert all(outcome.values())
+    assert "a rank that trains together with rank 0 is gone" in outcome["rewire"]
+    assert outcome["backward"]  # torch's own words, such as "Connection closed by peer"
