@@ -108,6 +108,7 @@ class Benchmark:
     def __init__(self, options: BenchOptions, console: Console, status: Status | None = None) -> None:
         self.options, self.console, self.status = options, console, status
         self.notes: list[str] = []
+        self._kept: dict[str, Callable[[], Any]] = {}
         absent = {name: _why_not(name) for name in options.engines}
         self._engines = [name for name, reason in absent.items() if reason is None]
         for name, reason in absent.items():
@@ -133,6 +134,8 @@ class Benchmark:
                 continue
             for title, found, losses in self._measure(kind, Workload(options, hidden, sparsity), engines):
                 yield {"kind": kind, "title": title, **place, "engines": found, "losses": losses}
+            if sparsity == options.sparsity[-1]:
+                self._kept.clear()
             gc.collect()  # before the next networks are built
 
     def _measure(self, kind: str, workload: Workload, engines: Sequence[str]) -> Iterator[Measured]:
@@ -173,9 +176,15 @@ class Benchmark:
     def _built(
         self, kind: str, workload: Workload, engines: Sequence[str]
     ) -> tuple[dict[str, Callable[[], Any]], dict[str, Tensor]]:
-        """The calls of all engines, and what their first ones give; a rival that fails is left out, and said so."""
+        """The calls of all engines, and what their first ones give; a rival that fails is left out, and said so.
+
+        Dense rivals, some of which take long to build, are as fast at any sparsity: for the next word they are kept.
+        """
         calls, results = dict[str, Callable[[], Any]](), dict[str, Tensor]()
         for engine in engines:
+            if engine in self._kept:
+                calls[engine] = self._kept[engine]
+                continue
             self._tell(f"building {engine}")
             try:
                 call = workload.next_word(engine) if kind == "inference" else workload.training_step(engine)
@@ -187,6 +196,8 @@ class Benchmark:
                 self._leave_out(engine, f"{type(error).__name__}: {reason[:100]}")
             else:
                 calls[engine] = call
+                if kind == "inference" and engine != "dense" and ENGINES[engine].baseline_of:
+                    self._kept[engine] = call
         return calls, results
 
     def _check(self, results: Mapping[str, Tensor]) -> None:
@@ -236,4 +247,7 @@ def _why_not(engine: str) -> str | None:
     if engine == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return "torch has no bfloat16 arithmetic on this processor"
     missing = ENGINES[engine].missing
-    return f"it takes {' and '.join(missing)} (pip install 'selfish-rnn[rivals]')" if missing else None
+    if not missing:
+        return None
+    install = "" if engine == "sparseprop" else " (pip install 'selfish-rnn[rivals]')"
+    return f"it takes {' and '.join(missing)}{install}"
