@@ -10,9 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from selfish_rnn.engine import library
+from selfish_rnn.engine.index import (
+    check_count,
+    check_matrix,
+    checked_positions,
+    contents,
+    fingerprint,
+    remember,
+    saved_problem,
+)
 from selfish_rnn.engine.library import address
-from selfish_rnn.engine.tiling import Tiling, fingerprint, index_problem
+from selfish_rnn.engine.tiling import Tiling
 from selfish_rnn.sparsifier.optimizer_state import gather_with_fill, move_state
+from selfish_rnn.sparsifier.weights import SparseWeight, StoredWeight
+from selfish_rnn.topology import GateLayout
 
 
 def packed_weights(model: nn.Module) -> dict[str, PackedWeight]:
@@ -20,7 +31,7 @@ def packed_weights(model: nn.Module) -> dict[str, PackedWeight]:
     return {name: module for name, module in model.named_modules() if isinstance(module, PackedWeight)}
 
 
-class PackedWeight(nn.Module):
+class PackedWeight(StoredWeight):
     """The existing weights of a matrix: ``values``, a parameter for any optimizer, and ``index``, where they are.
 
     ::
@@ -54,16 +65,17 @@ class PackedWeight(nn.Module):
         rows, columns = shape
         self.shape = (int(rows), int(columns))
         self.gate_rows = (self.shape[0],) if gate_rows is None else tuple(gate_rows)
-        if min(self.shape) < 1:
-            raise ValueError(f"a packed matrix has at least one row and one column, not {rows} x {columns}")
+        check_matrix(*self.shape)
         if sum(self.gate_rows) != rows or min(self.gate_rows) < 1:
             raise ValueError(f"gates of {self.gate_rows} rows do not fit a matrix of {rows} rows")
-        positions = self._checked(positions)
-        if values is not None and values.shape != positions.shape:
-            raise ValueError(f"there are {len(positions)} positions and values of shape {tuple(values.shape)}")
+        positions = checked_positions(positions, self.shape, values)
         index, order = self._build(positions)
         self._buffers["index"] = index
-        kept = torch.zeros(len(positions)) if values is None else values.detach().to(torch.float32)[order]
+        kept = (
+            torch.zeros(len(positions), dtype=torch.float32)
+            if values is None
+            else values.detach().to(torch.float32)[order]
+        )
         self.values = nn.Parameter(kept)
 
     @property
@@ -80,18 +92,11 @@ class PackedWeight(nn.Module):
         if self._fingerprint is not None:
             self._fingerprint = fingerprint(index)
 
-    def _checked(self, positions: Tensor) -> Tensor:
-        size = self.shape[0] * self.shape[1]
-        positions = positions.to(torch.int64).contiguous()
-        if len(positions) and (positions[0] < 0 or positions[-1] >= size or (positions[1:] <= positions[:-1]).any()):
-            raise ValueError(f"positions must be sorted, different and from 0 to {size - 1}")
-        return positions
-
     def _build(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """The index for these positions, and for each value the rank of its position."""
         kernels = library.kernels()
         tiling = Tiling.of(self.shape, self.gate_rows, len(positions))
-        bounds = torch.tensor(tiling.row_bounds, dtype=torch.int32)
+        bounds = torch.tensor(tiling.row_bounds, dtype=torch.int32, device="cpu")
         arguments = (
             *self.shape,
             len(positions),
@@ -101,10 +106,17 @@ class PackedWeight(nn.Module):
             tiling.column_tiles,
             tiling.tile_columns,
         )
-        index = torch.empty(kernels.selfish_index_bytes(*arguments), dtype=torch.uint8)
-        order = torch.empty(len(positions), dtype=torch.int32)
+        # On the CPU, whatever torch.device("meta") or torch.set_default_device say: the kernels write there.
+        index = torch.empty(kernels.selfish_index_bytes(*arguments), dtype=torch.uint8, device="cpu")
+        order = torch.empty(len(positions), dtype=torch.int32, device="cpu")
         kernels.selfish_index_build(*arguments, address(index), address(order))
+        remember(index)
         return index, order
+
+    def sparse_weight(self, name: str, gates: GateLayout) -> SparseWeight:
+        from selfish_rnn.engine.packed_sparse_weight import PackedSparseWeight  # which is made of this class
+
+        return PackedSparseWeight(name, self, gates)
 
     # Forms
 
@@ -142,9 +154,11 @@ class PackedWeight(nn.Module):
 
     def sorted(self) -> tuple[Tensor, Tensor]:
         """The row-major positions of the weights, sorted, and for each the place of its value in ``values``."""
-        positions = torch.empty(self.count, dtype=torch.int64)
-        places = torch.empty(self.count, dtype=torch.int32)
-        library.kernels().selfish_index_sorted(address(self.index), address(positions), address(places))
+        index = self.index
+        check_count(self.values, contents(index).count)
+        positions = torch.empty(self.count, dtype=torch.int64, device="cpu")
+        places = torch.empty(self.count, dtype=torch.int32, device="cpu")
+        library.kernels().selfish_index_sorted(address(index), address(positions), address(places))
         return positions, places
 
     @property
@@ -159,10 +173,6 @@ class PackedWeight(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         return self.values.dtype
-
-    @property
-    def requires_grad(self) -> bool:
-        return self.values.requires_grad
 
     @classmethod
     def __torch_function__(
@@ -187,7 +197,7 @@ class PackedWeight(nn.Module):
     @torch.no_grad()
     def assign(self, positions: Tensor, values: Tensor) -> None:
         """Take on other weights: these values at these sorted row-major positions."""
-        index, order = self._build(self._checked(positions))
+        index, order = self._build(checked_positions(positions, self.shape, values))
         self._take_index(index)
         self._replace_values(values.to(torch.float32)[order])
         self.values.grad = None
@@ -199,7 +209,7 @@ class PackedWeight(nn.Module):
         Both are row-major positions, sorted; a removed one may grow again, and starts anew. What the ``optimizers``
         remember of a weight stays with it, and is fresh for a grown one.
         """
-        after, origin = self._rewired(self._checked(removed), self._checked(grown))
+        after, origin = self._rewired(checked_positions(removed, self.shape), checked_positions(grown, self.shape))
         index, order = self._build(after)
         self._take_index(index)
         del after
@@ -283,7 +293,7 @@ class PackedWeight(nn.Module):
     ) -> None:
         """The saved index may be of another topology, with another number of weights."""
         index, values = state_dict.get(prefix + "index"), state_dict.get(prefix + "values")
-        problem = index_problem(index, values, self.shape, self.gate_rows)
+        problem = saved_problem(index, values, self.shape, self.gate_rows)
         if problem is not None:
             error_msgs.append(f"{prefix}index {problem}")
             return
