@@ -1,4 +1,4 @@
-"""What mkdocs is taught for this site: files of the repository that pages link to, the changelog, pages nobody listed.
+"""What mkdocs is taught for this site: files of the repository that pages link to, the changelog, and what nobody listed.
 
 A page may link to a file or folder outside ``docs/``, as it is read in the repository: ``../results/bench``. The site
 gets a copy of such a file, and of a folder a page that lists what is in it, so that no link leads out of the site.
@@ -6,6 +6,7 @@ gets a copy of such a file, and of a folder a page that lists what is in it, so 
 
 from __future__ import annotations
 
+import ast
 import posixpath
 import re
 from collections.abc import Iterator
@@ -68,8 +69,10 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links that go outside the documentation to the copies."""
+    """Lead links that go outside the documentation to the copies; describe public names that no page describes."""
     here = posixpath.dirname(page.file.src_uri)
+    if page.file.src_uri == "api/index.md":
+        markdown += "".join(f"\n::: selfish_rnn.{name}\n" for name in _undescribed())
 
     def inside(match: re.Match[str]) -> str:
         target = _outside(match["target"], here)
@@ -79,6 +82,18 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         return posixpath.relpath(there, here or ".") + (match["rest"] or "")
 
     return "".join(part if part.startswith("```") else LINK.sub(inside, part) for part in FENCE.split(markdown))
+
+
+def _undescribed() -> list[str]:
+    """The public names that the pages of the reference do not name."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
+    tree = ast.parse((ROOT / "src" / "selfish_rnn" / "__init__.py").read_text(encoding="utf-8"))
+    (public,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    return [name for name in public if not re.search(rf"(selfish_rnn\.|`){name}\b", text)]
 
 
 def _named(nav: list[Any] | dict[str, Any] | str) -> Iterator[str]:

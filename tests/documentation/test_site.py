@@ -12,6 +12,8 @@ from urllib.parse import unquote, urldefrag, urlsplit
 
 import pytest
 
+import selfish_rnn
+
 ROOT = Path(__file__).parents[2]
 NEEDED = ("mkdocs", "material", "mkdocstrings_handlers")
 
@@ -85,6 +87,14 @@ def test_every_page_is_in_the_navigation(site: Path, pages: dict[Path, Addresses
     linked = {(site / urldefrag(link)[0]).resolve() for link in pages[site / "index.html"].links}
     written = {page.relative_to(ROOT / "docs").with_suffix(".html") for page in (ROOT / "docs").rglob("*.md")}
     assert {page for page in written if (site / page).resolve() not in linked} == set()
+
+
+def test_every_public_name_is_in_the_reference(site: Path, pages: dict[Path, Addresses]) -> None:
+    reference = {page: addresses for page, addresses in pages.items() if page.parent == site / "api"}
+    places = set().union(*(addresses.places for addresses in reference.values()))
+    text = "\n".join(page.read_text() for page in reference)
+    for name in selfish_rnn.__all__:
+        assert f"selfish_rnn.{name}" in places or f"<code>{name}</code>" in text, name
 
 
 def test_the_reference_shows_examples_as_code(site: Path) -> None:
