@@ -1,4 +1,4 @@
-"""What mkdocs is taught for this site: files of the repository that pages link to, the changelog, and what nobody listed.
+"""What mkdocs is taught for this site: files outside docs/ that pages link to, the changelog, and what nobody listed.
 
 A page may link to a file or folder outside ``docs/``, as it is read in the repository: ``../results/bench``. The site
 gets a copy of such a file, and of a folder a page that lists what is in it, so that no link leads out of the site.
