@@ -91,6 +91,11 @@ def choose_weights(
             if selected(excluding, name, module):
                 excluded.add(id(weight))
             wanted = local in layouts if included is None else selected(included, name, module)
+            if wanted and hasattr(weight, "device_mesh"):  # a DTensor
+                raise ValueError(
+                    f"{name} is divided over processes (fully_shard() and the like), and its parts cannot be rewired "
+                    "by themselves: train with DistributedDataParallel, which keeps it whole"
+                )
             if wanted and weight.requires_grad:
                 gates = layouts.get(local, GateLayout.single(weight.shape[0]))
                 chosen.setdefault(id(weight), Chosen(name, weight, gates))
