@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -41,5 +42,5 @@ def take_parameters(
 def give_parameters(packed: nn.Module, dense: nn.Module) -> None:
     """Give a dense module the parameters of a packed one, with zeros where no weight exists."""
     for name, parameter in dense.named_parameters():
-        own = getattr(packed, name)
-        parameter.copy_(own.to_dense() if isinstance(own, PackedWeight) else own)
+        own: Any = getattr(packed, name)
+        parameter.copy_(own.to_dense() if isinstance(own, nn.Module) else own)
