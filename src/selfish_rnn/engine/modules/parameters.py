@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import nn
 
+from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.topology.sampling import sample
 
@@ -42,5 +42,5 @@ def take_parameters(
 def give_parameters(packed: nn.Module, dense: nn.Module) -> None:
     """Give a dense module the parameters of a packed one, with zeros where no weight exists."""
     for name, parameter in dense.named_parameters():
-        own: Any = getattr(packed, name)
-        parameter.copy_(own.to_dense() if isinstance(own, nn.Module) else own)
+        own = getattr(packed, name)
+        parameter.copy_(own.to_dense() if isinstance(own, PackedWeight | QuantizedWeight) else own)
