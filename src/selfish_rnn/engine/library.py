@@ -64,7 +64,7 @@ def structures() -> dict[str, type[ctypes.Structure]]:
 
 @functools.cache
 def cell_kind(cell: str) -> int:
-    """The number the kernels know a cell by: that of ``kRnnTanh`` for ``"rnn_tanh"``."""
+    """The number the kernels know a cell or an operation by: that of ``kRnnTanh`` for ``"rnn_tanh"``."""
     return abi.enumerators(_description(kernels()))["k" + _camel_case(cell)]
 
 

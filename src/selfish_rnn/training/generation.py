@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
+from torch import Tensor
 
 from selfish_rnn.corpora import Vocabulary
+from selfish_rnn.engine.inference.next_word import choose
 from selfish_rnn.models import LanguageModel
 
 
@@ -16,27 +20,42 @@ def generate(
     *,
     tokens: int,
     temperature: float = 1.0,
+    top: int = 0,
     seed: int | None = None,
 ) -> str:
-    """Continue a prompt with ``tokens`` words drawn from the model; temperature 0 takes the likeliest word."""
-    device = next(model.parameters()).device
+    """Continue a prompt with ``tokens`` words drawn from the model; temperature 0 takes the likeliest word.
+
+    With ``top`` only so many of the likeliest words are drawn from. A packed or int8 model computes every word in one
+    call of the kernels.
+    """
     generator = torch.Generator()
     if seed is None:
         generator.seed()
     else:
         generator.manual_seed(seed)
     words = vocabulary.encode(prompt)
+    scores_after = _reader(model)
     pending = [vocabulary.eos_id, *words]
-    state = model.initial_state(1)
     for _ in range(tokens):
-        scores, state = model(torch.tensor(pending, device=device).view(-1, 1), state)
-        last = scores[-1, 0].float().cpu()
-        if vocabulary.unknown_id is not None:
-            last[vocabulary.unknown_id] = -torch.inf
-        if temperature > 0:
-            chosen = int(torch.multinomial(torch.softmax(last / temperature, 0), 1, generator=generator))
-        else:
-            chosen = int(last.argmax())
+        number = float(torch.rand((), dtype=torch.float64, generator=generator))
+        scores = scores_after(pending)
+        chosen = choose(scores, temperature=temperature, top=top, forbidden=vocabulary.unknown_id, number=number)
         words.append(chosen)
         pending = [chosen]
     return vocabulary.join(vocabulary.decode(words))
+
+
+def _reader(model: LanguageModel) -> Callable[[Sequence[int]], Tensor]:
+    """A function that reads words and gives the scores of what follows; it remembers what it has read."""
+    step = model.next_word()
+    if step is not None:
+        return lambda words: [step(word) for word in words][-1]
+    device, state = next(model.parameters()).device, model.initial_state(1)
+
+    def read(words: Sequence[int]) -> Tensor:
+        nonlocal state
+        scores, state = model(torch.tensor(words, device=device).view(-1, 1), state)
+        last: Tensor = scores[-1, 0]
+        return last
+
+    return read

@@ -48,7 +48,7 @@ class QuantizedWeight(nn.Module):
         super().__init__()
         rows, columns = shape
         self.shape = (int(rows), int(columns))
-        _check(self.shape, positions, values, scale)
+        check_weights(self.shape, positions, values, scale)
         self.training = False
         self._lay_out(positions, values, scale)
 
@@ -155,7 +155,7 @@ class QuantizedWeight(nn.Module):
         mask, values, scale = (state_dict[key] for key in keys)
         try:
             positions = Topology.from_bits(mask, self.shape).positions
-            _check(self.shape, positions, values, scale)
+            check_weights(self.shape, positions, values, scale)
         except ValueError as error:
             error_msgs.append(f"{prefix.removesuffix('.')}: {error}")
             return
@@ -176,7 +176,7 @@ def rounded(shape: Sequence[int], positions: Tensor, values: Tensor) -> tuple[Te
     return positions[kept], numbers[kept], scale
 
 
-def _check(shape: tuple[int, int], positions: Tensor, values: Tensor, scale: Tensor) -> None:
+def check_weights(shape: tuple[int, int], positions: Tensor, values: Tensor, scale: Tensor) -> None:
     """Refuse what no kernel may follow."""
     rows, columns = shape
     if min(shape) < 1 or columns > MOST_COLUMNS:

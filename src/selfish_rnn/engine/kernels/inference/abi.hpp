@@ -58,6 +58,7 @@ struct Operation {
   int64_t count, size;  // vectors, and numbers of each: of a product those that come out
   int64_t columns;      // of a product: numbers of each vector that goes in
   int64_t extra;        // of an ordered cell: units of a chunk
+  double factor;        // of a product
   int64_t input, second, state, output;
   const void* matrix;   // int8 in windows, or the index of a packed matrix; null for a dense one
   const float* values;  // of a packed matrix or of a dense one, row after row

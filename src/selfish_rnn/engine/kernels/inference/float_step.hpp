@@ -18,6 +18,12 @@ struct PackedMatrices {
       return thread == team.size ? packed.row_tiles() : tile;
     };
     const int stop = bound(team.thread + 1);
+    static thread_local std::vector<float> scaled;
+    if (operation.factor != 1) {
+      scaled.assign(x, x + operation.count * operation.columns);
+      for (float& number : scaled) number *= static_cast<float>(operation.factor);
+      x = scaled.data();
+    }
     for (int64_t n = 0; n < operation.count; ++n)
       for (int tile = bound(team.thread); tile < stop; ++tile) {
         const int64_t row = packed.first_row(tile);

@@ -9,7 +9,8 @@ namespace SELFISH_TARGET {
 
 struct Int8Matrices {
   static void multiply(const Operation& operation, const float* x, float* y, const Team& team) {
-    SELFISH_TARGET::multiply(Windows(operation.matrix), x, operation.count, operation.bias, y, team);
+    SELFISH_TARGET::multiply(Windows(operation.matrix), x, operation.count, operation.bias, y, team,
+                             static_cast<float>(operation.factor));
   }
   static void lookup(const Operation& operation, int64_t row, float* y) { Windows(operation.matrix).lookup(row, y); }
 };

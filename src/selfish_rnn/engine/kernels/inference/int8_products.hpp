@@ -261,9 +261,10 @@ inline Part groups_of(const Windows& windows, const Team& team) {
   return {bound(team.thread), team.thread + 1 == team.size ? windows.groups() : bound(team.thread + 1)};
 }
 
-// The share of one thread of y (n x rows) = x (n x columns) W^T + bias. Every thread quantises for itself: that is
+// The share of one thread of y (n x rows) = factor x (n x columns) W^T + bias. Every thread quantises for itself: that is
 // cheaper than to wait for each other.
-inline void multiply(const Windows& windows, const float* x, int64_t n, const float* bias, float* y, const Team& team) {
+inline void multiply(const Windows& windows, const float* x, int64_t n, const float* bias, float* y, const Team& team,
+                     float factor = 1.f) {
   static thread_local std::vector<uint8_t> memory;
   const int64_t columns = windows.columns(), stride = (columns + 7) / 8 * 8 + kActivationSlack;
   if (static_cast<int64_t>(memory.size()) < kMostVectors * stride) memory.resize(kMostVectors * stride);
@@ -271,8 +272,10 @@ inline void multiply(const Windows& windows, const float* x, int64_t n, const fl
   for (int64_t from = 0; from < n; from += kMostVectors) {
     const int here = static_cast<int>(std::min<int64_t>(kMostVectors, n - from));
     Activations vectors[kMostVectors];
-    for (int at = 0; at < here; ++at)
+    for (int at = 0; at < here; ++at) {
       vectors[at] = quantise(x + (from + at) * columns, columns, memory.data() + at * stride);
+      vectors[at].scale *= factor;
+    }
     float* to = y + from * windows.rows();
     for (int at = here; at < kMostVectors; ++at) vectors[at] = vectors[0];
     switch (windows.planes()) {

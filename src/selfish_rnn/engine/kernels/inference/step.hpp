@@ -26,7 +26,8 @@ inline void dense_product(const Operation& operation, const float* x, float* y, 
     for (int64_t row = rows.begin; row < rows.end; ++row) {
       const float bias = operation.bias == nullptr ? 0.f : operation.bias[row];
       const float* weights = operation.values + row * operation.columns;
-      y[n * operation.size + row] = dot(weights, x + n * operation.columns, operation.columns) + bias;
+      const float product = dot(weights, x + n * operation.columns, operation.columns);
+      y[n * operation.size + row] = static_cast<float>(operation.factor) * product + bias;
     }
 }
 
