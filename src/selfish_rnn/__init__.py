@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from selfish_rnn.optim import NTASGD, SNTASGD, AveragedSGD
     from selfish_rnn.runs.export import load_model
     from selfish_rnn.sparsifier import SparseTraining, Sparsifier
+    from selfish_rnn.sparsifier.deferred import deferred_init
     from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures, shrink
     from selfish_rnn.sparsifier.registry import register_cell
     from selfish_rnn.topology import (
@@ -44,9 +45,9 @@ if TYPE_CHECKING:
 __all__ = [
     "DENSE", "DSR", "GMP", "METHODS", "NTASGD", "RIGL", "SELFISH", "SET", "SNFS", "SNTASGD", "STATIC", "STATIC_ER",
     "Allocation", "AveragedModel", "AveragedSGD", "GateLayout", "Growth", "IntrinsicSparseStructures", "Method",
-    "Pruning", "Redistribution", "Removal", "Schedule", "SparseTraining", "Sparsifier", "UserError", "flops",
-    "gate_densities", "load_model", "load_packed", "pack", "quantize", "register", "register_cell", "register_method",
-    "register_packed", "save_packed", "shrink", "topology_distance", "unpack",
+    "Pruning", "Redistribution", "Removal", "Schedule", "SparseTraining", "Sparsifier", "UserError",
+    "deferred_init", "flops", "gate_densities", "load_model", "load_packed", "pack", "quantize", "register",
+    "register_cell", "register_method", "register_packed", "save_packed", "shrink", "topology_distance", "unpack",
 ]  # fmt: skip
 
 _HOMES = {
@@ -58,6 +59,7 @@ _HOMES = {
     "SparseTraining": "sparsifier",
     "Sparsifier": "sparsifier",
     "UserError": "errors",
+    "deferred_init": "sparsifier.deferred",
     "flops": "analysis.flops",
     "gate_densities": "analysis.gates",
     "load_model": "runs.export",

@@ -13,6 +13,8 @@ from selfish_rnn.engine import library
 from selfish_rnn.engine.library import address
 from selfish_rnn.engine.tiling import Tiling, fingerprint, index_problem
 from selfish_rnn.sparsifier.optimizer_state import gather_with_fill, move_state
+from selfish_rnn.sparsifier.weights import SparseWeight, StoredWeight
+from selfish_rnn.topology import GateLayout
 
 
 def packed_weights(model: nn.Module) -> dict[str, PackedWeight]:
@@ -20,7 +22,7 @@ def packed_weights(model: nn.Module) -> dict[str, PackedWeight]:
     return {name: module for name, module in model.named_modules() if isinstance(module, PackedWeight)}
 
 
-class PackedWeight(nn.Module):
+class PackedWeight(StoredWeight):
     """The existing weights of a matrix: ``values``, a parameter for any optimizer, and ``index``, where they are.
 
     ::
@@ -106,6 +108,11 @@ class PackedWeight(nn.Module):
         kernels.selfish_index_build(*arguments, address(index), address(order))
         return index, order
 
+    def sparse_weight(self, name: str, gates: GateLayout) -> SparseWeight:
+        from selfish_rnn.engine.packed_sparse_weight import PackedSparseWeight  # which is made of this class
+
+        return PackedSparseWeight(name, self, gates)
+
     # Forms
 
     @classmethod
@@ -159,10 +166,6 @@ class PackedWeight(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         return self.values.dtype
-
-    @property
-    def requires_grad(self) -> bool:
-        return self.values.requires_grad
 
     @classmethod
     def __torch_function__(

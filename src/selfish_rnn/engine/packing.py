@@ -13,13 +13,15 @@ from torch.nn.utils.prune import BasePruningMethod
 
 from selfish_rnn.engine import library
 from selfish_rnn.engine.conversions.replaced import mark_replaced
-from selfish_rnn.engine.packed_sparse_weight import PackedSparseWeight
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.registry import counterpart, obstacle
 from selfish_rnn.sparsifier import Sparsifier
+from selfish_rnn.sparsifier.deferred import is_deferred, make_deferred
+from selfish_rnn.sparsifier.deferred.weight import DeferredWeight
 from selfish_rnn.sparsifier.registry import gate_layouts
+from selfish_rnn.sparsifier.selection import unpackable
 from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight
-from selfish_rnn.topology import GateLayout, Method
+from selfish_rnn.topology import GateLayout
 
 _logger = logging.getLogger("selfish_rnn.engine")
 
@@ -57,7 +59,7 @@ def pack(model: Model, *, strict: bool = False) -> Model:
         _logger.warning("pack leaves these modules with sparse weights as they are:\n%s", _lines(left))
     parameters = dict(model.named_parameters())
     packed = packing.run(model)
-    packing.replace_weights(packed)
+    packing.replace_weights(packed, make_deferred(packed))
     mark_replaced(model, parameters, packed)
     return packed
 
@@ -76,13 +78,6 @@ def put_packed(model: Model, weights: Mapping[str, Maker]) -> Model:
     return _Packing(model, makers).run(model)
 
 
-def unpackable(method: Method) -> str | None:
-    """Why the weights of a method cannot be packed, if they cannot."""
-    if method.signal == "momentum":
-        return f"method {method.name} goes by the momentum of all positions, which a packed weight lacks"
-    return None
-
-
 class _Packing:
     """One call of :func:`pack`."""
 
@@ -96,7 +91,7 @@ class _Packing:
             if sparsifier._optimizers:
                 raise RuntimeError("pack a model before its optimizer is made: packing replaces its parameters")
         self._makers: dict[int, Maker] = makers or {
-            id(weight.parameter): partial(PackedWeight.from_dense, weight.parameter, weight.mask)
+            id(weight.parameter): partial(_packed_weight, weight)
             for sparsifier in self._sparsifiers
             if sparsifier.sparsity > 0
             for weight in sparsifier.weights
@@ -115,13 +110,16 @@ class _Packing:
                     setattr(module, name, self._module(child))
         return model
 
-    def replace_weights(self, model: nn.Module) -> None:
-        """Tell the sparsifiers."""
-        tell_sparsifiers(self._sparsifiers, model, self._sparse_weight)
+    def replace_weights(self, model: nn.Module, made: Mapping[int, nn.Parameter]) -> None:
+        """Tell the sparsifiers; ``made`` are, by their ids, the deferred parameters that are not packed."""
 
-    def _sparse_weight(self, weight: SparseWeight) -> SparseWeight:
-        packed = self._packed.get(id(weight.parameter))
-        return weight if packed is None else PackedSparseWeight(weight.name, packed, weight.gates)
+        def convert(weight: SparseWeight) -> SparseWeight:
+            packed = self._packed.get(id(weight.parameter))
+            if packed is not None:
+                return packed.sparse_weight(weight.name, weight.gates)
+            return weight.masked(made[id(weight.parameter)]) if isinstance(weight, DeferredWeight) else weight
+
+        tell_sparsifiers(self._sparsifiers, model, convert)
 
     def _shared_with_others(self, model: nn.Module) -> set[int]:
         """Weights that a module also uses that stays as it is: those of all their modules stay too."""
@@ -184,7 +182,8 @@ class _Packing:
 
     def _has_zeros(self, parameter: nn.Parameter) -> bool:
         # A weight under a sparsifier may have none yet: gradual pruning starts dense.
-        return id(parameter) in self._makers or (not parameter.is_meta and bool((parameter == 0).any()))
+        unknown = parameter.is_meta or is_deferred(parameter)
+        return id(parameter) in self._makers or (not unknown and bool((parameter == 0).any()))
 
     def _module(self, module: nn.Module) -> nn.Module:
         """What takes the place of a module."""
@@ -200,6 +199,12 @@ class _Packing:
             weight.values.requires_grad_(parameter.requires_grad)
             self._packed[id(parameter)] = weight
         return self._packed[id(parameter)]
+
+
+def _packed_weight(weight: MaskedWeight, gate_rows: Sequence[int]) -> PackedWeight:
+    positions = weight.topology.positions
+    start = weight.start() if isinstance(weight, DeferredWeight) else weight.parameter.detach().flatten()[positions]
+    return PackedWeight(weight.parameter.shape, positions, start, gate_rows)
 
 
 def sparsifiers(model: nn.Module) -> Iterator[Sparsifier]:

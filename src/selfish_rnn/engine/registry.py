@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from selfish_rnn.engine.packed_weight import PackedWeight
+from selfish_rnn.sparsifier.registry import same_gates
 
 
 class _Counterpart(NamedTuple):
@@ -52,6 +53,7 @@ def register_packed(
             f"{packed.__name__} is neither a subclass of {dense.__name__} nor does it have from_dense and to_dense"
         )
     _counterparts[dense] = _Counterpart(packed, obstacle)
+    same_gates(packed, dense)
 
 
 def obstacle(module: nn.Module) -> str | None:

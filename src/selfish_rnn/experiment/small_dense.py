@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import torch
@@ -54,7 +55,7 @@ def small_dense(experiment: Experiment, vocabulary: int) -> Experiment:
 def sparse_parameters(experiment: Experiment, vocabulary: int) -> int:
     """How many parameters the experiment's model has once it is sparse, biases and what stays dense included."""
     model = _without_memory(experiment.model, vocabulary)
-    matrices = sum(parameter.numel() for _, parameter, _ in choose_weights(model, None, model.dense_parameters))
+    matrices = sum(math.prod(each.shape) for each in choose_weights(model, None, model.dense_parameters))
     return _count(model) - matrices + round((1 - experiment.sparsity) * matrices)
 
 

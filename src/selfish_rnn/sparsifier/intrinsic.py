@@ -144,9 +144,9 @@ class IntrinsicSparseStructures(SparseTraining):
         self.layers = _describing_units(model).unit_layers()
         grouped = {id(part.parameter) for layer in self.layers for part in layer.parts}
         chosen = list(choose_weights(model, None, exclude))
-        refuse_second_listener(model, {id(parameter): name for name, parameter, _ in chosen})
+        refuse_second_listener(model, {id(each.parameter): each.name for each in chosen})
         self.weights: list[PenalisedWeight] = [
-            PenalisedWeight(name, parameter, gates, id(parameter) in grouped) for name, parameter, gates in chosen
+            PenalisedWeight(each.name, each.parameter, each.gates, id(each.parameter) in grouped) for each in chosen
         ]
         self._hooks = Hooks(self, model)
 

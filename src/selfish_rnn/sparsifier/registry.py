@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import nn
 
+from selfish_rnn.sparsifier.weights import StoredWeight
 from selfish_rnn.topology.gates import GRU_GATES, LSTM_GATES, RNN_GATES, GateLayout
 
 Layouts = Mapping[str, GateLayout]
 """The weights of one module by their name in it, each with its gate layout."""
 
 _known_cells: dict[type[nn.Module], Callable[[Any], Layouts]] = {}
+_stands_for: dict[type[nn.Module], type[nn.Module]] = {}
 
 
 def register_cell(cell: type[nn.Module], layouts: Callable[[Any], Layouts]) -> None:
@@ -34,12 +36,31 @@ def register_cell(cell: type[nn.Module], layouts: Callable[[Any], Layouts]) -> N
     _known_cells[cell] = layouts
 
 
+def same_gates(cell: type[nn.Module], known: type[nn.Module]) -> None:
+    """Let a class have the weights and gates of another, under the same names: that of which it is the packed form."""
+    _stands_for[cell] = known
+
+
 def gate_layouts(module: nn.Module) -> Layouts:
     """The weights of a known module with their gate layouts; nothing for an unknown one."""
-    for kind in type(module).__mro__:
+    return _layouts(module, type(module))
+
+
+def _layouts(module: nn.Module, like: type[nn.Module]) -> Layouts:
+    for kind in like.__mro__:
         if kind in _known_cells:
             return _known_cells[kind](module)
+        if kind in _stands_for:
+            return _layouts(module, _stands_for[kind])
     return {}
+
+
+def matrices(module: nn.Module) -> Iterator[tuple[str, nn.Parameter | StoredWeight]]:
+    """What a module holds itself of parameters, and of matrices that are stored in a form of their own."""
+    yield from module.named_parameters(recurse=False, remove_duplicate=False)
+    for name, child in module._modules.items():
+        if isinstance(child, StoredWeight):
+            yield name, child
 
 
 def _stacked(gates: tuple[str, ...]) -> Callable[[nn.Module], Layouts]:
@@ -53,7 +74,7 @@ def _stacked(gates: tuple[str, ...]) -> Callable[[nn.Module], Layouts]:
             name: GateLayout.single(weight.shape[0])
             if name.startswith("weight_hr")
             else GateLayout.even(gates, weight.shape[0])
-            for name, weight in module.named_parameters(recurse=False)
+            for name, weight in matrices(module)
             if name.startswith("weight")
         }
 

@@ -10,8 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from selfish_rnn.sparsifier.registry import gate_layouts
-from selfish_rnn.sparsifier.weights import SparseWeight
+from selfish_rnn.sparsifier.deferred import is_deferred
+from selfish_rnn.sparsifier.deferred.weight import DeferredWeight
+from selfish_rnn.sparsifier.registry import gate_layouts, matrices
+from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight, StoredWeight
 from selfish_rnn.topology import GateLayout, Method, Topology
 
 Selector = str | type[nn.Module]
@@ -19,11 +21,34 @@ Selector = str | type[nn.Module]
 
 
 class Chosen(NamedTuple):
-    """A weight that is made sparse."""
+    """A weight that is made sparse, or is stored so that it is."""
 
     name: str
-    parameter: nn.Parameter
+    weight: nn.Parameter | StoredWeight
     gates: GateLayout
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.weight.shape)
+
+    @property
+    def parameter(self) -> nn.Parameter:
+        return self.weight.values if isinstance(self.weight, StoredWeight) else self.weight
+
+    @property
+    def stored(self) -> bool:
+        """Whether it has a topology already."""
+        return isinstance(self.weight, StoredWeight)
+
+    def bind(self, topology: Topology) -> SparseWeight:
+        """The weight under a sparsifier, with this topology: its own, if it has one."""
+        name, weight, gates = self
+        if isinstance(weight, StoredWeight):
+            return weight.sparse_weight(name, gates)
+        kind = DeferredWeight if is_deferred(weight) else MaskedWeight
+        bound = kind(name, weight, gates, topology)
+        bound.bind()
+        return bound
 
 
 def choose_weights(
@@ -50,9 +75,9 @@ def choose_weights(
         unknown = [local for local in layouts if not hasattr(module, local)]
         if unknown:
             raise ValueError(f"{type(module).__name__} has no parameter {unknown[0]!r}, which its registration names")
-        for local, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+        for local, weight in matrices(module):
             name = f"{prefix}.{local}" if prefix else local
-            if parameter.ndim < 2 or "bias" in local:
+            if len(weight.shape) < 2 or "bias" in local:
                 continue
             pruned = local.removesuffix("_orig")
             if pruned in layouts and pruned != local and f"{pruned}_mask" in module._buffers:
@@ -63,11 +88,11 @@ def choose_weights(
                 )
             names.append(name)
             if selected(excluding, name, module):
-                excluded.add(id(parameter))
+                excluded.add(id(weight))
             wanted = local in layouts if included is None else selected(included, name, module)
-            if wanted and parameter.requires_grad:
-                gates = layouts.get(local, GateLayout.single(parameter.shape[0]))
-                chosen.setdefault(id(parameter), Chosen(name, parameter, gates))
+            if wanted and weight.requires_grad:
+                gates = layouts.get(local, GateLayout.single(weight.shape[0]))
+                chosen.setdefault(id(weight), Chosen(name, weight, gates))
     unmatched = [str(selector) for selector in [*(included or ()), *excluding] if selector not in matched]
     if unmatched:
         raise ValueError(f"no weight matrix of the model matches {', '.join(unmatched)}; there are {', '.join(names)}")
@@ -103,13 +128,41 @@ def _matches(selector: Selector, name: str, module: nn.Module) -> bool:
     return any(fnmatch.fnmatchcase(".".join(parts[:count]), selector) for count in range(1, len(parts) + 1))
 
 
-def topology_given(topology: str, masks: Mapping[str, Tensor] | None, method: Method, sparsity: float | None) -> bool:
-    """Whether the topology is given, by masks or by the model, and not drawn."""
+def unpackable(method: Method) -> str | None:
+    """Why the weights of a method cannot be packed, if they cannot."""
+    if method.signal == "momentum":
+        return f"method {method.name} goes by the momentum of all positions, which a packed weight lacks"
+    return None
+
+
+def check_topology(topology: str, masks: Mapping[str, Tensor] | None) -> None:
+    """Refuse two ways of giving a topology, and others than there are."""
     if topology not in ("random", "nonzero"):
         raise ValueError(f'topology is "random" or "nonzero", got {topology!r}; masks go into masks=')
     if masks is not None and topology == "nonzero":
         raise ValueError('masks= gives a topology, and so does topology="nonzero": leave one of them out')
-    existing = masks is not None or topology == "nonzero"
+
+
+def topology_given(
+    chosen: Sequence[Chosen],
+    topology: str,
+    masks: Mapping[str, Tensor] | None,
+    method: Method,
+    sparsity: float | None,
+) -> bool:
+    """Whether the topology is given, by masks or by the model, and not drawn."""
+    stored = [each.name for each in chosen if each.stored]
+    if stored and method.signal == "momentum":
+        raise ValueError(f"{stored[0]} is packed, but {unpackable(method)}")
+    if stored and masks is not None:
+        raise ValueError(f"{stored[0]} is packed and has its topology already: leave masks= out")
+    if stored and len(stored) < len(chosen) and topology == "random":
+        other = next(each.name for each in chosen if not each.stored)
+        raise ValueError(
+            f"{stored[0]} is packed and has a topology, {other} has none: exclude one of them, or bind with "
+            'topology="nonzero"'
+        )
+    existing = masks is not None or topology == "nonzero" or bool(stored)
     if existing and method.prunes:
         raise ValueError(f"method {method.name!r} starts with a dense network and takes no existing topology")
     if not existing and sparsity is None:
@@ -120,8 +173,7 @@ def topology_given(topology: str, masks: Mapping[str, Tensor] | None, method: Me
 def random_topologies(chosen: Sequence[Chosen], counts: Sequence[int], generator: torch.Generator) -> list[Topology]:
     """For every weight a topology of so many positions, drawn from its whole matrix."""
     return [
-        Topology.random(tuple(parameter.shape), gates, count, generator)
-        for (_, parameter, gates), count in zip(chosen, counts, strict=True)
+        Topology.random(each.shape, each.gates, count, generator) for each, count in zip(chosen, counts, strict=True)
     ]
 
 
@@ -130,13 +182,16 @@ def existing_topologies(
 ) -> list[Topology]:
     """The topologies that masks give, or without them the weights that are not zero; of about this sparsity."""
     topologies = []
-    for name, parameter, gates in chosen:
+    for name, weight, gates in chosen:
+        if isinstance(weight, StoredWeight):
+            topologies.append(weight.sparse_weight(name, gates).topology)
+            continue
         if masks is not None and name not in masks:
             raise ValueError(f"masks= has the names of weights, such as {name}, not those of modules or patterns")
-        mask = parameter.detach() if masks is None else masks[name]
-        if mask.shape != parameter.shape:
+        mask = weight.detach() if masks is None else masks[name]
+        if mask.shape != weight.shape:
             raise ValueError(
-                f"the mask of {name} is of shape {tuple(mask.shape)}, the weight of shape {tuple(parameter.shape)}"
+                f"the mask of {name} is of shape {tuple(mask.shape)}, the weight of shape {tuple(weight.shape)}"
             )
         topologies.append(Topology.from_mask(mask, gates))
         if topologies[-1].count == 0:
@@ -165,7 +220,8 @@ def saved_topologies(
 
 def warn_of_zeros(chosen: Sequence[Chosen]) -> None:
     """Warn if a topology is drawn for a model that seems to have one; a matrix of zeros only is a way to begin."""
-    begun = [parameter for _, parameter, _ in chosen if not parameter.is_meta and bool(parameter.any())]
+    parameters = [each.weight for each in chosen if isinstance(each.weight, nn.Parameter)]
+    begun = [each for each in parameters if not (each.is_meta or is_deferred(each)) and bool(each.any())]
     existing, size = sum(int(each.count_nonzero()) for each in begun), sum(each.numel() for each in begun)
     if existing < size / 2:
         warnings.warn(

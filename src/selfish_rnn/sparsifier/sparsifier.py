@@ -20,6 +20,7 @@ from selfish_rnn.sparsifier.ranks import common_seed, refuse_parted_ranks
 from selfish_rnn.sparsifier.scores import DenseScores
 from selfish_rnn.sparsifier.selection import (
     Selector,
+    check_topology,
     choose_weights,
     existing_topologies,
     random_topologies,
@@ -27,7 +28,7 @@ from selfish_rnn.sparsifier.selection import (
     topology_given,
     warn_of_zeros,
 )
-from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight
+from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.topology import METHODS, Method, Rewiring, Schedule, prune, rewire
 from selfish_rnn.topology.methods import find_part
 
@@ -99,7 +100,7 @@ class Sparsifier(SparseTraining):
         self.method = _method(method)
         self.schedule: Schedule = find_part("schedule", schedule)
         _check_settings(sparsity, prune_rate, rewirings, self.schedule, rewire_every, self.method)
-        self._topology_given = topology_given(topology, masks, self.method, sparsity)
+        check_topology(topology, masks)
         self.initial_prune_rate = prune_rate
         self.rewirings = rewirings
         self.rewire_every = rewire_every
@@ -110,8 +111,9 @@ class Sparsifier(SparseTraining):
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._step_counter: weakref.ref[Optimizer] | None = None
         chosen = list(choose_weights(model, include if masks is None else list(masks), exclude))
-        refuse_second_listener(model, {id(weight.parameter): weight.name for weight in chosen})
-        self._shapes = [tuple(weight.parameter.shape) for weight in chosen]
+        self._topology_given = topology_given(chosen, topology, masks, self.method, sparsity)
+        refuse_second_listener(model, {id(each.parameter): each.name for each in chosen})
+        self._shapes = [each.shape for each in chosen]
         if self._topology_given:
             topologies = existing_topologies(chosen, masks, sparsity)
         else:
@@ -123,12 +125,11 @@ class Sparsifier(SparseTraining):
         found = 1 - sum(self._counts) / sum(each.size for each in topologies)
         self.sparsity = found if sparsity is None else sparsity
         self.weights: list[SparseWeight] = []
-        for (name, parameter, gates), drawn in zip(chosen, topologies, strict=True):
-            weight = MaskedWeight(name, parameter, gates, drawn)
-            weight.bind()
+        for each, drawn in zip(chosen, topologies, strict=True):
+            weight = each.bind(drawn)
             if rescale:
                 with torch.no_grad():
-                    parameter.div_(math.sqrt(drawn.density))
+                    weight.parameter.div_(math.sqrt(drawn.density))
             self.weights.append(weight)
         own = {id(weight.parameter) for weight in self.weights}
         self._left_dense = [

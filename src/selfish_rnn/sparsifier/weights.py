@@ -31,6 +31,21 @@ class TrainedWeight(Protocol):
     def size(self) -> int: ...
 
 
+class StoredWeight(nn.Module):
+    """A matrix that stores its weights in a form of its own, and with them its topology: packed weights do."""
+
+    shape: tuple[int, int]
+    values: nn.Parameter
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.values.requires_grad
+
+    def sparse_weight(self, name: str, gates: GateLayout) -> SparseWeight:
+        """The same under a sparsifier."""
+        raise NotImplementedError
+
+
 class SparseWeight(abc.ABC):
     """One weight matrix under a sparsifier: its parameter, its shape, its gates and which of its weights exist.
 

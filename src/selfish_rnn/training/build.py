@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 
 from selfish_rnn.corpora import Corpus
+from selfish_rnn.engine import pack
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.sparsifier import SparseTraining, Sparsifier
+from selfish_rnn.sparsifier.deferred import deferred_init
 from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures
 from selfish_rnn.training.windows import batched
 
 
-def build_model(experiment: Experiment, vocabulary: int) -> LanguageModel:
-    """The language model the experiment describes, on its device, with weights drawn from the experiment's seed."""
+def build_network(experiment: Experiment, vocabulary: int, rewirings: int) -> tuple[LanguageModel, SparseTraining]:
+    """The language model the experiment describes, and what keeps it sparse over a run of so many rewirings.
+
+    Weights and topology are drawn from the experiment's seed, the same for either engine. For the packed one no matrix
+    is ever made whole.
+    """
+    packed = experiment.engine == "packed"
     torch.manual_seed(_start_seed(experiment))
-    return experiment.model.build(vocabulary).to(experiment.device)
+    with deferred_init() if packed else contextlib.nullcontext():
+        model = experiment.model.build(vocabulary)
+    model = model.to(experiment.device)
+    sparsifier = _build_sparsifier(experiment, model, rewirings)
+    return pack(model) if packed else model, sparsifier
 
 
-def build_sparsifier(experiment: Experiment, model: LanguageModel, rewirings: int) -> SparseTraining:
-    """What keeps the model sparse as the experiment's method says, over a run of so many rewirings."""
+def _build_sparsifier(experiment: Experiment, model: LanguageModel, rewirings: int) -> SparseTraining:
     if experiment.method.configured.group_lasso:
         return IntrinsicSparseStructures(model, strength=experiment.method.strength, exclude=model.dense_parameters)
     sparsifier = Sparsifier(

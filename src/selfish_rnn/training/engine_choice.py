@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import torch
 
-from selfish_rnn.engine import available, pack
-from selfish_rnn.engine.packing import unpackable
+from selfish_rnn.engine import available
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.settings import Experiment
+from selfish_rnn.sparsifier.selection import unpackable
 from selfish_rnn.system import give_back_freed_memory
-from selfish_rnn.training.build import build_model, build_sparsifier
+from selfish_rnn.training.build import build_network
 
 ROUNDS = 3
 SECONDS = 0.5
@@ -81,10 +81,7 @@ def _measure(experiment: Experiment, vocabulary: int) -> float:
 
 def _seconds(experiment: Experiment, vocabulary: int, engine: str) -> float:
     """The shortest time of an update on random words: others on the machine only make it longer."""
-    model = build_model(experiment, vocabulary)
-    build_sparsifier(experiment, model, 1)  # lives as long as the model
-    if engine == "packed":
-        pack(model)
+    model, _ = build_network(experiment.model_copy(update={"engine": engine}), vocabulary, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     batch = experiment.batch_size // experiment.sub_batches
     words = torch.randint(vocabulary, (experiment.window + 1, batch))

@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.corpora import Corpus
-from selfish_rnn.engine import pack
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import State, detach
 from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
 from selfish_rnn.optim import AveragedSGD
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.system import give_back_freed_memory
-from selfish_rnn.training.build import build_model, build_sparsifier
+from selfish_rnn.training.build import build_network
 from selfish_rnn.training.evaluation import evaluate, perplexity
 from selfish_rnn.training.metrics import EpochRecord, Listener, StepReport, describe, large_weights
 from selfish_rnn.training.optimizers import LearningRate, build_optimizer
@@ -53,10 +52,7 @@ class Trainer:
         self.corpus = corpus
         self.listeners = listeners
         self.rows = batched(corpus.train, experiment.batch_size).to(experiment.device)
-        self.model = build_model(experiment, len(corpus.vocabulary))
-        self.sparsifier = build_sparsifier(experiment, self.model, self._planned_rewirings())
-        if experiment.engine == "packed":
-            pack(self.model)
+        self.model, self.sparsifier = build_network(experiment, len(corpus.vocabulary), self._planned_rewirings())
         self.optimizer = build_optimizer(experiment.optimizer, self.model.parameters())
         self._averaged = self.optimizer if isinstance(self.optimizer, AveragedSGD) else None
         self.sparsifier.track(self.optimizer)

@@ -168,9 +168,7 @@ class _Plan:
 def _plan(experiment: Experiment, vocabulary: int, train_tokens: int) -> _Plan:
     method = experiment.method.build()
     model = _meta_model(experiment, vocabulary)
-    chosen = {
-        name: tuple(parameter.shape) for name, parameter, _ in choose_weights(model, None, model.dense_parameters)
-    }
+    chosen = {each.name: each.shape for each in choose_weights(model, None, model.dense_parameters)}
     planned = _rewirings(experiment, train_tokens)
     shapes = list(chosen.values())
     moments = range(planned) if method.prunes else range(1)

@@ -1,0 +1,253 @@
+"""Matrices that take no memory until it is known which of their weights exist."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from selfish_rnn.sparsifier.deferred.steps import Start, Step
+
+aten = torch.ops.aten
+
+_DRAWING = {aten.uniform_.default: 2, aten.normal_.default: 2}
+"""What fills a tensor with random numbers, one for each position, and how many arguments it has."""
+
+_FILLING = {aten.zero_.default, aten.fill_.Scalar, aten.fill_.Tensor}
+
+_ELEMENTWISE = {
+    aten.add_.Tensor,
+    aten.sub_.Tensor,
+    aten.mul_.Tensor,
+    aten.mul_.Scalar,
+    aten.div_.Tensor,
+    aten.div_.Scalar,
+    aten.neg_.default,
+    aten.clamp_.default,
+}
+"""What changes each number by itself; other tensors among its arguments must be single numbers."""
+
+_OUT_OF_PLACE = {
+    aten.add.Tensor: aten.add_.Tensor,
+    aten.sub.Tensor: aten.sub_.Tensor,
+    aten.mul.Tensor: aten.mul_.Tensor,
+    aten.div.Tensor: aten.div_.Tensor,
+    aten.neg.default: aten.neg_.default,
+}
+
+_VIEWS = {
+    aten.detach.default,
+    aten.alias.default,
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.select.int,
+    aten.slice.Tensor,
+    aten.split.Tensor,
+    aten.split_with_sizes.default,
+}
+
+_FACTORIES: dict[Any, Callable[..., Any] | None] = {
+    aten.empty.memory_format: None,
+    aten.zeros.default: aten.zero_.default,
+    aten.rand.default: aten.uniform_.default,
+    aten.randn.default: aten.normal_.default,
+}
+"""What makes new tensors, and with what they start."""
+
+
+@contextlib.contextmanager
+def deferred_init() -> Iterator[None]:
+    """In this block matrices are not made: what they would start with is remembered, and takes no memory.
+
+    ::
+
+        with selfish_rnn.deferred_init():
+            model = Model()                                   # your own, unchanged
+        sparsifier = Sparsifier(model, sparsity=0.99, rewirings=epochs)
+        model = pack(model)                                   # makes the weights that exist, and no others
+
+    So a network is as large as its weights from the start, and may be larger than memory would hold in dense form. Up
+    to 2^30 positions a matrix has the starting values, and every matrix the topology, that the same seed gives without
+    this block. A matrix whose starting values depend on each other (``orthogonal_``, ``trunc_normal_``) is
+    made whole, and takes its memory until the model is packed.
+    """
+    with _Deferring():  # type: ignore[no-untyped-call]
+        yield
+
+
+def is_deferred(tensor: Tensor) -> bool:
+    """Whether a tensor has not been made yet."""
+    return isinstance(tensor, DeferredTensor)
+
+
+def start_at(parameter: Tensor, positions: Tensor) -> Tensor:
+    """What a parameter that is deferred starts with at some sorted positions."""
+    assert isinstance(parameter, DeferredTensor)
+    return parameter.start.at(positions)
+
+
+def make_deferred(model: nn.Module) -> dict[int, nn.Parameter]:
+    """Make what is still deferred in a model, whole; the new parameters by the ids of the old ones."""
+    made: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in list(module._parameters.items()):
+            if isinstance(parameter, DeferredTensor):
+                if id(parameter) not in made:
+                    made[id(parameter)] = nn.Parameter(parameter.whole(), parameter.requires_grad)
+                setattr(module, name, made[id(parameter)])
+        for name, buffer in list(module._buffers.items()):
+            if isinstance(buffer, DeferredTensor):
+                setattr(module, name, buffer.whole())
+    return made
+
+
+class DeferredTensor(Tensor):
+    """A float32 tensor on the CPU of which only its shape is there, and how it starts.
+
+    What changes every number by itself is remembered. Anything else, inside :func:`deferred_init`, makes the tensor;
+    afterwards that is an error for parameters, which wait for :func:`~selfish_rnn.engine.pack`.
+    """
+
+    start: Start
+    first: int
+    """Where in the memory of the whole matrix it begins: a view of some rows has a place in it."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def __new__(cls: type[DeferredTensor], start: Start, first: int, shape: Sequence[int]) -> DeferredTensor:
+        tensor: Any = Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=torch.float32)
+        tensor.start, tensor.first = start, first
+        deferred: DeferredTensor = tensor
+        return deferred
+
+    def __init__(self, start: Start, first: int, shape: Sequence[int]) -> None:
+        super().__init__()
+
+    def whole(self) -> Tensor:
+        """The tensor itself, made."""
+        flat = self.start.whole()
+        return flat[self.first : self.first + self.numel()].view(self.shape)
+
+    def __repr__(self) -> str:  # type: ignore[override]
+        return f"DeferredTensor({' x '.join(map(str, self.shape))})"
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        function: Callable[..., Any],
+        types: Any,
+        arguments: Sequence[Any] = (),
+        named: Mapping[str, Any] | None = None,
+    ) -> Any:
+        own, named = arguments[0] if arguments else None, named or {}
+        if isinstance(own, DeferredTensor) and own.start.made is None:
+            done = own._remember(function, tuple(arguments[1:]), named)
+            if done is not None:
+                return done
+        elif isinstance(own, DeferredTensor) and function in _VIEWS:
+            return own._view(function, tuple(arguments[1:]), named)
+        _refuse_parameters(function, arguments, named)
+        arguments, named = tree_map(_made, (arguments, named))
+        result = function(*arguments, **named)
+        return own if isinstance(own, DeferredTensor) and result is arguments[0] else result
+
+    def _remember(self, function: Any, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """What a function gives that can be remembered; nothing if it cannot."""
+        stop = self.first + self.numel()
+        if function in _VIEWS:
+            return self._view(function, arguments, named)
+        if function in _DRAWING:
+            generator = named.get("generator")
+            given = (*arguments, *_defaults(function)[len(arguments) :])[: _DRAWING[function]]
+            self.start.draw(self.first, stop, function, given, generator)
+            return self
+        if any(isinstance(each, Tensor) and each.ndim for each in (*arguments, *named.values())):
+            return None
+        if function in _FILLING or function in _ELEMENTWISE:
+            step = _with_names(function, named)
+            self.start.add(Step(self.first, stop, step, arguments, overwrites=function in _FILLING))
+            return self
+        if function in _OUT_OF_PLACE and self.numel() == self.start.size:
+            copy = DeferredTensor(Start(self.start.size, list(self.start.steps)), 0, self.shape)
+            return copy._remember(_OUT_OF_PLACE[function], arguments, named)
+        return None
+
+    def _view(self, function: Any, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+        """A view of whole rows is deferred as the matrix is; others make it."""
+        frame = torch.empty(self.start.size, device="meta")
+        here = frame[self.first : self.first + self.numel()].view(self.shape)
+        found = function(here, *arguments, **named)
+        several = found if isinstance(found, (list, tuple)) else [found]
+        if not all(each.is_contiguous() for each in several):
+            return function(self.whole(), *arguments, **named)
+        views = [DeferredTensor(self.start, int(each.storage_offset()), each.shape) for each in several]
+        return views if isinstance(found, (list, tuple)) else views[0]
+
+
+def _with_names(function: Any, named: Mapping[str, Any]) -> Callable[..., Any]:
+    return (lambda values, *arguments: function(values, *arguments, **named)) if named else function
+
+
+def _defaults(function: Any) -> tuple[Any, ...]:
+    """The arguments of a function after the tensor, where they are not given."""
+    return tuple(argument.default_value for argument in function._schema.arguments[1:] if not argument.kwarg_only)
+
+
+def _made(value: Any) -> Any:
+    return value.whole() if isinstance(value, DeferredTensor) else value
+
+
+def _refuse_parameters(function: Any, arguments: Sequence[Any], named: Mapping[str, Any]) -> None:
+    if _Deferring.blocks:
+        return
+    for value in (*arguments, *named.values()):
+        if isinstance(value, DeferredTensor) and isinstance(value, nn.Parameter):
+            raise RuntimeError(
+                f"a weight of shape {tuple(value.shape)} is not made yet, and {function} needs it: call pack(model) "
+                "first, or make the model without deferred_init()"
+            )
+
+
+class _Deferring(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Defers the matrices that are made while it is active."""
+
+    blocks = 0
+    """How many are."""
+
+    def __enter__(self) -> Any:
+        _Deferring.blocks += 1
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        _Deferring.blocks -= 1
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self,
+        function: Any,
+        types: Any,
+        arguments: Sequence[Any] = (),
+        named: Mapping[str, Any] | None = None,
+    ) -> Any:
+        named = named or {}
+        if function not in _FACTORIES or not _is_matrix(arguments[0], named):
+            return function(*arguments, **named)
+        shape = tuple(map(int, arguments[0]))
+        tensor = DeferredTensor(Start(math.prod(shape)), 0, shape)
+        filling = _FACTORIES[function]
+        return tensor if filling is None else tensor._remember(filling, (), {})
+
+
+def _is_matrix(shape: Sequence[Any], named: Mapping[str, Any]) -> bool:
+    """Whether what is made is a float32 matrix on the CPU."""
+    device = named.get("device") or torch.get_default_device()
+    dtype = named.get("dtype") or torch.get_default_dtype()
+    on_cpu = torch.device(device).type == "cpu"
+    return len(shape) == 2 and math.prod(shape) > 0 and on_cpu and dtype == torch.float32
