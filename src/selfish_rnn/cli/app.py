@@ -13,6 +13,7 @@ from rich.table import Table
 
 from selfish_rnn import __version__
 from selfish_rnn.cli.flops import flops
+from selfish_rnn.cli.header import header
 from selfish_rnn.cli.report import report
 from selfish_rnn.cli.reproduce import reproduce
 from selfish_rnn.errors import UserError
@@ -229,6 +230,7 @@ def bench(context: typer.Context) -> None:
 
 
 app.command()(flops)
+app.command()(header)
 app.command()(report)
 app.command()(reproduce)
 

@@ -131,6 +131,10 @@ class ExportedModel:
         if self.precision == "int8":
             shapes = _shapes(_shell(self.settings, self.vocabulary))
             tensors = shipping.float_tensors(tensors, shapes, str(self.path))
+        for name, tensor in tensors.items():
+            wanted = torch.uint8 if name.endswith(shipping.MASK) else torch.float32
+            if tensor.dtype != wanted:
+                raise UserError(f"{self.path} is damaged: {name} is {tensor.dtype}, not {wanted}")
         model = restore(lambda: self.settings.build(len(self.vocabulary)), tensors, str(self.path), packed=packed)
         if arithmetic == "int8":
             shipping.put_int8(model, self.tensors, str(self.path))
