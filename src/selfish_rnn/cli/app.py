@@ -16,6 +16,7 @@ from selfish_rnn.cli.flops import flops
 from selfish_rnn.cli.header import header
 from selfish_rnn.cli.report import report
 from selfish_rnn.cli.reproduce import reproduce
+from selfish_rnn.cli.sweep import sweep
 from selfish_rnn.errors import UserError
 
 if TYPE_CHECKING:
@@ -233,6 +234,7 @@ app.command()(flops)
 app.command()(header)
 app.command()(report)
 app.command()(reproduce)
+app.command()(sweep)
 
 
 def _train(run: Run) -> None:

@@ -1,16 +1,9 @@
-"""Into which tiles a matrix is cut, and whether a saved index says so."""
+"""Into which tiles a matrix is cut."""
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
-
-from selfish_rnn.engine import library
-from selfish_rnn.engine.library import address
 
 SMALL_TILE, LARGE_TILE = 128, 192
 """The longest side of a tile: a panel of activations as long should fit the innermost cache, yet the rows of a tile
@@ -42,53 +35,7 @@ class Tiling:
         return cls(tuple(bounds), -(-columns // width), width)
 
 
-def gates_cut_alike(row_bounds: Sequence[int], gate_rows: Sequence[int]) -> bool:
-    """Whether these bounds part the gates, and part those of one size in the same places, as the kernels need."""
-    cuts: dict[int, set[tuple[int, ...]]] = {}
-    first = 0
-    for size in gate_rows:
-        inside = tuple(bound - first for bound in row_bounds if first <= bound <= first + size)
-        if inside[:1] != (0,) or inside[-1:] != (size,):
-            return False
-        cuts.setdefault(size, set()).add(inside)
-        first += size
-    return all(len(ways) == 1 for ways in cuts.values())
-
-
 def _pieces(size: int, longest: int, at_least: int) -> int:
     """Enough, and such a number that threads share them evenly."""
     pieces = max(-(-size // longest), min(at_least, size // 32), 1)
     return min(-(-pieces // 4) * 4, size) if pieces > 2 else pieces
-
-
-def index_problem(
-    index: Tensor | None, values: Tensor | None, shape: tuple[int, int], gate_rows: Sequence[int]
-) -> str | None:
-    """What is wrong with a saved index. A kernel would follow it anywhere."""
-    if index is None and values is None:
-        return None
-    if index is None or values is None:
-        return "and its values must be loaded together: one of them is missing"
-    if index.dtype != torch.uint8 or index.ndim != 1:
-        return "is not the index of a packed weight"
-    index = index.detach().cpu().clone(memory_format=torch.contiguous_format)
-    if not library.kernels().selfish_index_valid(address(index), len(index)):
-        return "is damaged, or not the index of a packed weight"
-    header = library.header(index)
-    if (header.rows, header.columns) != shape or (header.count,) != tuple(values.shape):
-        return (
-            f"is of a {header.rows} x {header.columns} matrix with {header.count} weights, this is one of "
-            f"{shape[0]} x {shape[1]} and the values are of shape {tuple(values.shape)}"
-        )
-    start = header.offset[0]
-    bounds = index[start : start + 4 * (header.row_tiles + 1)].view(torch.int32).tolist()
-    if not gates_cut_alike(bounds, gate_rows):
-        return f"is not cut into gates of {gate_rows} rows"
-    return None
-
-
-def fingerprint(index: Tensor | None) -> tuple[int, int] | None:
-    """A checksum of an index, and the number of changes it has seen; nothing where there are no bytes to look at."""
-    if type(index) is not Tensor or index.device.type != "cpu" or index.is_inference():
-        return None
-    return zlib.crc32(index.numpy().data), index._version
