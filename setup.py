@@ -26,6 +26,7 @@ TARGETS = {
     **({"kernels_avx2.cpp": AVX2} if X86 else {}),
     **({"kernels_avx512.cpp": AVX512} if X86 else {}),
     "packing.cpp": [],
+    "checking.cpp": [],
     "dispatch.cpp": ["-DSELFISH_X86"] if X86 else [],
     "inference/int8_portable.cpp": [EXACT],
     **({"inference/int8_avx2.cpp": [*AVX2, EXACT]} if X86 else {}),

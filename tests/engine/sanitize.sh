@@ -21,6 +21,7 @@ compile() { # source, flags of its own
 }
 
 compile packing
+compile checking
 compile kernels_portable
 compile inference/int8_portable -ffp-contract=off
 if [ "$(uname -m)" = x86_64 ]; then
