@@ -271,7 +271,7 @@ inline void multiply(const Windows& windows, const float* x, int64_t n, const fl
   const Part groups = groups_of(windows, team);
   for (int64_t from = 0; from < n; from += kMostVectors) {
     const int here = static_cast<int>(std::min<int64_t>(kMostVectors, n - from));
-    Activations vectors[kMostVectors];
+    Activations vectors[kMostVectors] = {};
     for (int at = 0; at < here; ++at) {
       vectors[at] = quantise(x + (from + at) * columns, columns, memory.data() + at * stride);
       vectors[at].scale *= factor;
