@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from selfish_rnn.engine.inference.next_word import choose
 from selfish_rnn.models import LanguageModel
 
 
-@torch.no_grad()
 def generate(
     model: LanguageModel,
     vocabulary: Vocabulary,
@@ -25,24 +24,40 @@ def generate(
 ) -> str:
     """Continue a prompt with ``tokens`` words drawn from the model; temperature 0 takes the likeliest word.
 
-    With ``top`` only so many of the likeliest words are drawn from. A packed or int8 model computes every word in one
-    call of the kernels.
+    With ``top`` only so many of the likeliest words are drawn from.
+    """
+    words = vocabulary.encode(prompt)
+    words.extend(stream(model, vocabulary, prompt, tokens=tokens, temperature=temperature, top=top, seed=seed))
+    return vocabulary.join(vocabulary.decode(words))
+
+
+def stream(
+    model: LanguageModel,
+    vocabulary: Vocabulary,
+    prompt: str,
+    *,
+    tokens: int,
+    temperature: float = 1.0,
+    top: int = 0,
+    seed: int | None = None,
+) -> Iterator[int]:
+    """The ids of the words that continue a prompt, one after the other as they are drawn.
+
+    A packed or int8 model computes every word in one call of the kernels.
     """
     generator = torch.Generator()
     if seed is None:
         generator.seed()
     else:
         generator.manual_seed(seed)
-    words = vocabulary.encode(prompt)
     scores_after = _reader(model)
-    pending = [vocabulary.eos_id, *words]
+    pending = [vocabulary.eos_id, *vocabulary.encode(prompt)]
     for _ in range(tokens):
         number = float(torch.rand((), dtype=torch.float64, generator=generator))
         scores = scores_after(pending)
         chosen = choose(scores, temperature=temperature, top=top, forbidden=vocabulary.unknown_id, number=number)
-        words.append(chosen)
+        yield chosen
         pending = [chosen]
-    return vocabulary.join(vocabulary.decode(words))
 
 
 def _reader(model: LanguageModel) -> Callable[[Sequence[int]], Tensor]:
@@ -52,6 +67,7 @@ def _reader(model: LanguageModel) -> Callable[[Sequence[int]], Tensor]:
         return lambda words: [step(word) for word in words][-1]
     device, state = next(model.parameters()).device, model.initial_state(1)
 
+    @torch.no_grad()
     def read(words: Sequence[int]) -> Tensor:
         nonlocal state
         scores, state = model(torch.tensor(words, device=device).view(-1, 1), state)
