@@ -12,6 +12,12 @@ should have enough weights for a loop to be worth its start."""
 SPARSE = 0.25
 """The density below which tiles are large."""
 
+VERY_SPARSE = 0.015
+"""The density below which a line of a large tile would have hardly a weight: tiles grow as the density falls."""
+
+WEIGHTS_PER_LINE, LONGEST_SIDE = 5, 65536
+"""How many weights a line of such a tile has in the mean, and the longest side whose numbers take 16 bits."""
+
 
 @dataclass(frozen=True)
 class Tiling:
@@ -25,14 +31,24 @@ class Tiling:
     def of(cls, shape: tuple[int, int], gate_rows: Sequence[int], count: int) -> Tiling:
         """For a matrix with so many weights. No tile has rows of two gates, and gates of one size are cut alike."""
         rows, columns = shape
-        longest = LARGE_TILE if count < SPARSE * rows * columns else SMALL_TILE
+        longest, column_pieces = _longest_side(rows * columns, count), 2
+        if longest > LARGE_TILE:
+            column_pieces = 4  # threads share them, and large tiles are few
         bounds = [0]
         for size in gate_rows:
             pieces = _pieces(size, longest, at_least=4)
             first = bounds[-1]
             bounds += [first + size * (piece + 1) // pieces for piece in range(pieces)]
-        width = -(-columns // _pieces(columns, longest, at_least=2))
+        width = -(-columns // _pieces(columns, longest, at_least=column_pieces))
         return cls(tuple(bounds), -(-columns // width), width)
+
+
+def _longest_side(positions: int, count: int) -> int:
+    if count >= SPARSE * positions:
+        return SMALL_TILE
+    if count >= VERY_SPARSE * positions:
+        return LARGE_TILE
+    return min(WEIGHTS_PER_LINE * positions // max(count, 1), LONGEST_SIDE)
 
 
 def _pieces(size: int, longest: int, at_least: int) -> int:
