@@ -79,7 +79,7 @@ def python_blocks() -> Iterator[tuple[str, str]]:
             yield page.name, block
 
 
-@pytest.mark.parametrize(("name", "block"), python_blocks())
+@pytest.mark.parametrize(("name", "block"), list(python_blocks()))
 @pytest.mark.usefixtures("tables_as_before")
 def test_python_in_the_documentation_runs(
     name: str, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
