@@ -23,6 +23,9 @@ from selfish_rnn import system
 LONGEST_MESSAGE = 2000
 """Characters of an error that is printed for a person to read."""
 
+SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""Where runs are made: thousands of syncs are not for a disk."""
+
 MOST_FAILURES = 50
 """Failures that are described; all are counted."""
 

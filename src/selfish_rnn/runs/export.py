@@ -6,14 +6,17 @@ import json
 import os
 from pathlib import Path
 
+from pydantic import ValidationError
 from torch import Tensor
 
 from selfish_rnn.corpora import Vocabulary
 from selfish_rnn.engine import available
-from selfish_rnn.errors import UserError
-from selfish_rnn.experiment.settings import MODEL_SETTINGS, ModelSettings
+from selfish_rnn.errors import UserError, unknown
+from selfish_rnn.experiment.explain import explain
+from selfish_rnn.experiment.settings import MODEL_SETTINGS, ModelSettings, identity
 from selfish_rnn.files import ForeignFileError, load_tensors, save_tensors
 from selfish_rnn.models import LanguageModel
+from selfish_rnn.runs.checkpoints import WRONG_CONTENT
 from selfish_rnn.runs.run import Run
 from selfish_rnn.training.saved_weights import restore
 
@@ -31,7 +34,7 @@ def export(run: Run, path: str | os.PathLike[str]) -> None:
         "model": json.dumps(run.experiment.model.model_dump(mode="json")),
         "vocabulary": run.vocabulary.to_json(),
     }
-    save_tensors(path, run.folder.read_model(), metadata)
+    save_tensors(path, run.folder.read_model(identity(run.experiment)), metadata)
 
 
 def load_model(path: str | os.PathLike[str], *, packed: bool | None = None) -> LanguageModel:
@@ -62,8 +65,14 @@ def _read(path: Path) -> tuple[dict[str, Tensor], ModelSettings, Vocabulary]:
         raise UserError(f"{path} is not an exported model, it has no {', '.join(missing)}: {_REMEDY}")
     if metadata["format"] != FORMAT:
         raise UserError(f"{path} is of format {metadata['format']}, this version reads format {FORMAT}: {_REMEDY}")
-    settings = json.loads(metadata["model"])
-    if settings.get("name") not in MODEL_SETTINGS:
-        raise UserError(f"{path} is of a model called {settings.get('name')!r}; known are {', '.join(MODEL_SETTINGS)}")
-    checked = MODEL_SETTINGS[settings["name"]].model_validate(settings)
+    try:
+        settings = dict(json.loads(metadata["model"]))
+    except WRONG_CONTENT as error:
+        raise UserError(f"{path} is damaged: its settings are none of a model: {_REMEDY}") from error
+    if settings.get("name") not in list(MODEL_SETTINGS):
+        raise UserError(f"{path} is of a {unknown('model', settings.get('name'), MODEL_SETTINGS)}")
+    try:
+        checked = MODEL_SETTINGS[settings["name"]].model_validate(settings)
+    except ValidationError as error:
+        raise UserError(f"{path}: {explain(error, MODEL_SETTINGS[settings['name']])}") from None
     return tensors, checked, Vocabulary.from_json(metadata["vocabulary"])

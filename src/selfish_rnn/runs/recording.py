@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import torch
 
-from selfish_rnn.errors import UserError
-from selfish_rnn.experiment.settings import changed_settings
+from selfish_rnn.errors import UserError, shown
+from selfish_rnn.experiment.settings import changed_settings, identity
 from selfish_rnn.files import save_tensors
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.runs.logs import EventLog
@@ -37,27 +38,35 @@ class RunRecorder(Listener):
             # Killed before its first checkpoint, perhaps just after its first record.
             folder.metrics.truncate_after(0)
             return []
-        loaded = folder.checkpoints.load()
+        loaded = folder.checkpoints.load(lambda state: self._continue_from(state, trainer))
         notes = [f"checkpoint {name} is damaged; going back to the one before it" for name in loaded.damaged]
-        changed = changed_settings(loaded.state["experiment"], trainer.experiment)
-        if changed:
-            raise UserError(
-                f"{folder.config} was changed since the run was started, in {', '.join(changed)}: put it back, or "
-                "start a new run with --config"
-            )
         threads = loaded.state["threads"]
         if threads != torch.get_num_threads():
             notes.append(
                 f"the run was started with {threads} threads and goes on with {torch.get_num_threads()}: "
                 "results may differ in the last digits"
             )
-        trainer.load_state_dict(loaded.state["trainer"])
         folder.metrics.truncate_after(loaded.step)
         self._events = EventLog(folder.events, resumed_at=loaded.step)
         return notes
 
+    def _continue_from(self, state: dict[str, Any], trainer: Trainer) -> None:
+        changed = changed_settings(state["experiment"], trainer.experiment)
+        if changed:
+            raise UserError(
+                f"{self.folder.config} was changed since the run was started, in {', '.join(changed)}: put it back, or "
+                "start a new run with --config"
+            )
+        if not isinstance(state["threads"], int):
+            raise TypeError(f"threads is {shown(state['threads'])}")
+        trainer.load_state_dict(state["trainer"])
+
     def on_best(self, trainer: Trainer) -> None:
-        save_tensors(self.folder.model, trainer.weights(), {"epoch": str(trainer.state.best_epoch)})
+        save_tensors(
+            self.folder.model,
+            trainer.weights(),
+            {"epoch": str(trainer.state.best_epoch), "run": identity(trainer.experiment)},
+        )
 
     def on_epoch(self, record: EpochRecord) -> None:
         self.folder.metrics.append(record.metrics())
@@ -72,6 +81,7 @@ class RunRecorder(Listener):
             raise Interrupted
 
     def _save(self, trainer: Trainer) -> None:
+        trainer.check_finite()  # what cannot be continued is not kept
         state = {
             "experiment": trainer.experiment.model_dump(mode="json"),
             "threads": torch.get_num_threads(),

@@ -15,7 +15,7 @@ from selfish_rnn.corpora import KNOWN_CORPORA, Corpus, Vocabulary, load_corpus, 
 from selfish_rnn.engine import available
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.presets import build_experiment, read_config, to_yaml
-from selfish_rnn.experiment.settings import Experiment
+from selfish_rnn.experiment.settings import Experiment, identity
 from selfish_rnn.experiment.small_dense import resolve_model
 from selfish_rnn.files import WriteError
 from selfish_rnn.models import LanguageModel
@@ -32,6 +32,12 @@ from selfish_rnn.training.evaluation import evaluate_splits
 from selfish_rnn.training.metrics import Listener
 from selfish_rnn.training.saved_weights import restore
 from selfish_rnn.training.trainer import DivergedError, Trainer
+
+
+class DivergedRunError(UserError):
+    """A run that came to numbers that are none; the command line ends with a code of its own."""
+
+    exit_code = 3
 
 
 def experiment_corpus(experiment: Experiment) -> Corpus:
@@ -92,7 +98,7 @@ class Run:
 
     def model(self) -> LanguageModel:
         """The best model so far, ready to evaluate."""
-        weights, experiment = self.folder.read_model(), self.experiment
+        weights, experiment = self.folder.read_model(identity(self.experiment)), self.experiment
         packed = experiment.engine == "packed" and torch.device(experiment.device).type == "cpu" and available()
         source, words = str(self.folder.model), len(self.vocabulary)
         model = restore(lambda: experiment.model.build(words), weights, source, packed=packed)
@@ -149,7 +155,7 @@ class Run:
             kept = (
                 f"the last good checkpoint, of update {steps[-1]}, is kept" if steps else "there is no checkpoint yet"
             )
-            raise UserError(
+            raise DivergedRunError(
                 f"training diverged: {error}; {kept}. Try a smaller optimizer.lr (now {experiment.optimizer.lr:g}), a "
                 f"smaller clip (now {experiment.clip}) or a smaller prune_rate (now {experiment.prune_rate:g}) in a "
                 "new run"

@@ -12,7 +12,7 @@ from selfish_rnn.engine import available
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.sparsifier.selection import unpackable
-from selfish_rnn.system import give_back_freed_memory
+from selfish_rnn.system import available_memory, give_back_freed_memory
 from selfish_rnn.training.build import build_network
 
 ROUNDS = 3
@@ -37,7 +37,45 @@ class EngineChoice:
 
 
 def choose_engine(experiment: Experiment, vocabulary: int) -> EngineChoice:
-    """The engine of a run: as its settings say, where that is possible; ``auto`` measures a few updates with both."""
+    """The engine of a run: as its settings say, where that is possible; ``auto`` measures a few updates with both.
+
+    A network that cannot fit into memory is refused before any of it is made.
+    """
+    choice = _choose(experiment, vocabulary)
+    refuse_too_large(experiment, vocabulary, choice.engine)
+    return choice
+
+
+def refuse_too_large(experiment: Experiment, vocabulary: int, engine: str) -> None:
+    """Refuse a network whose training takes more memory than there is."""
+    needed, free = needed_memory(experiment, vocabulary, engine), available_memory()
+    if torch.device(experiment.device).type == "cpu" and free is not None and needed > free:
+        raise UserError(
+            f"to train this network with engine={engine} takes at least {needed / 2**30:,.1f} GiB of memory, "
+            f"{free / 2**30:,.1f} GiB are free: make the model or batch_size smaller"
+            + ("" if engine == "packed" else ", or use engine=packed and a higher sparsity")
+        )
+
+
+def needed_memory(experiment: Experiment, vocabulary: int, engine: str) -> int:
+    """How many bytes training takes at least: weights, gradients, what the optimizer remembers of each; the scores of
+    all words where they are made whole."""
+    with torch.device("meta"):  # takes neither time nor memory
+        model = experiment.model.build(vocabulary)
+    sparse = sum(
+        weight.numel()
+        for name, weight in model.named_parameters()
+        if weight.ndim > 1 and name not in model.dense_parameters
+    )
+    others = sum(weight.numel() for weight in model.parameters()) - sparse
+    remembered = {"snt-asgd": 8, "nt-asgd": 4, "adam": 8, "momentum-sgd": 4}.get(experiment.optimizer.name, 0)
+    if engine == "packed":  # 4 bytes of an index for each weight
+        return int((1 - experiment.sparsity) * sparse) * (12 + remembered) + others * (8 + remembered)
+    words = experiment.window * experiment.batch_size // experiment.sub_batches
+    return (sparse + others) * (8 + remembered) + 2 * 4 * words * vocabulary
+
+
+def _choose(experiment: Experiment, vocabulary: int) -> EngineChoice:
     if experiment.engine == "masked":
         return EngineChoice("masked")
     asked = experiment.engine == "packed"
@@ -54,6 +92,9 @@ def choose_engine(experiment: Experiment, vocabulary: int) -> EngineChoice:
         return EngineChoice("masked", reason if asked else None)
     if asked:
         return EngineChoice("packed")
+    free = available_memory()
+    if free is not None and needed_memory(experiment, vocabulary, "masked") > free:
+        return EngineChoice("packed", "masked would not fit into memory")
     ratio = _measure(experiment, vocabulary)
     if ratio >= MARGIN:
         return EngineChoice("packed", f"{ratio:.1f} times as fast as masked in a short measurement")
