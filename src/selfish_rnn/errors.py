@@ -38,6 +38,14 @@ def listed(words: Collection[str], most: int = 5) -> str:
     return first if len(words) <= most else f"{first} and {len(words) - most} more"
 
 
+class SaidByFirst(UserError):  # noqa: N818 - an echo of an error, not one of its own
+    """Of processes that train together, the first has told the user what is wrong; this is another one."""
+
+
+class RankLostError(RuntimeError):
+    """A process that trains together with this one has ended, or has not answered for too long."""
+
+
 def nearest(word: str, names: Collection[str]) -> str:
     """`` (did you mean 'x'?)`` for the name nearest to a word, or nothing if none is near."""
     matches = difflib.get_close_matches(word[:100], names, n=1, cutoff=0.5)

@@ -180,6 +180,14 @@ class ModelSettings(Section):
         """The language model, for a vocabulary of so many words."""
         return MODELS[self.name](vocabulary, **self.model_dump(exclude={"name"}))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Another process finds the class by the name of the model: it is made, not written."""
+        return _sent_model, (self.model_dump(),)
+
+
+def _sent_model(settings: dict[str, Any]) -> ModelSettings:
+    return MODEL_SETTINGS[settings["name"]].model_validate(settings)
+
 
 def _model_settings(name: str) -> type[ModelSettings]:
     constructor = partial(MODELS[name])  # of one that is partial already it is the same

@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from selfish_rnn.corpora import KNOWN_CORPORA, Corpus, Vocabulary, load_corpus, truncated, unigram_perplexity
 from selfish_rnn.engine import available
-from selfish_rnn.errors import UserError
+from selfish_rnn.errors import RankLostError, SaidByFirst, UserError
 from selfish_rnn.experiment.presets import build_experiment, read_config, to_yaml
-from selfish_rnn.experiment.settings import Experiment, identity
+from selfish_rnn.experiment.settings import Experiment, changed_settings, identity
 from selfish_rnn.experiment.small_dense import resolve_model
 from selfish_rnn.files import WriteError
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.folder import RunFolder
-from selfish_rnn.runs.recording import RunRecorder
+from selfish_rnn.runs.recording import PauseKeeper, RunRecorder
 from selfish_rnn.runs.stop import StopRequest
 from selfish_rnn.runs.topologies import TopologyHistory
 from selfish_rnn.runs.topology_recording import TopologyRecorder
@@ -30,6 +31,7 @@ from selfish_rnn.training.build import check_before_training
 from selfish_rnn.training.engine_choice import EngineChoice, choose_engine
 from selfish_rnn.training.evaluation import evaluate_splits
 from selfish_rnn.training.metrics import Listener
+from selfish_rnn.training.parallel import Ranks
 from selfish_rnn.training.saved_weights import restore
 from selfish_rnn.training.trainer import DivergedError, Trainer
 
@@ -46,6 +48,12 @@ def experiment_corpus(experiment: Experiment) -> Corpus:
     return corpus if experiment.train_tokens is None else truncated(corpus, experiment.train_tokens)
 
 
+def _choose_engine(experiment: Experiment, words: int) -> EngineChoice:
+    """Measured on the part of a batch that a rank computes at a time."""
+    parts = experiment.sub_batches * Ranks.here().size
+    return choose_engine(experiment.model_copy(update={"sub_batches": parts}), words)
+
+
 class Run:
     """An experiment in its folder: :meth:`start` a new one or :meth:`open` one that is there, then :meth:`train` it.
 
@@ -60,20 +68,38 @@ class Run:
         self._choice: EngineChoice | None = None
 
     @classmethod
-    def start(cls, experiment: Experiment, path: Path) -> Run:
-        """A new run; corpus and model are looked at first, so that bad ones leave no folder behind."""
+    def start(cls, experiment: Experiment, path: Path, *, again: bool = False) -> Run:
+        """A new run; corpus and model are looked at first, so that bad ones leave no folder behind.
+
+        With ``again`` a run of the same settings that is in the folder already is the one to go on with: for a command
+        that is given once more after its processes were lost.
+        """
         corpus = experiment_corpus(experiment)
         words = len(corpus.vocabulary)
         experiment = resolve_model(experiment, words)
-        check_before_training(experiment, corpus)
-        choice = choose_engine(experiment, words)
         # A resumed run goes on with the engine that was chosen, perhaps from another folder. Sums come out the same to
         # the last bit only with the same number of threads.
-        threads = experiment.threads or torch.get_num_threads()
         text = experiment.corpus if experiment.corpus in KNOWN_CORPORA else str(Path(experiment.corpus).resolve())
-        experiment = experiment.model_copy(update={"engine": choice.engine, "threads": threads, "corpus": text})
+        experiment = experiment.model_copy(update={"corpus": text})
+        if again and RunFolder(path).config.is_file():
+            return cls._started_before(experiment, path)
+        check_before_training(experiment, corpus)
+        choice = _choose_engine(experiment, words)
+        threads = experiment.threads or torch.get_num_threads()
+        experiment = experiment.model_copy(update={"engine": choice.engine, "threads": threads})
         run = cls(experiment, RunFolder.create(path, to_yaml(experiment), corpus))
         run.corpus, run._choice = corpus, choice
+        return run
+
+    @classmethod
+    def _started_before(cls, experiment: Experiment, path: Path) -> Run:
+        run = cls.open(path)
+        changed = changed_settings(run.experiment.model_dump(mode="json"), experiment)
+        if changed:
+            raise UserError(
+                f"{path} holds a run of other settings, in {', '.join(changed)}: give another folder with --run, or "
+                f"continue that run with `{run.folder.resume_command}`"
+            )
         return run
 
     @classmethod
@@ -98,10 +124,15 @@ class Run:
 
     def model(self) -> LanguageModel:
         """The best model so far, ready to evaluate."""
-        weights, experiment = self.folder.read_model(identity(self.experiment)), self.experiment
+        return self._model(self._weights(), len(self.vocabulary))
+
+    def _weights(self) -> dict[str, Tensor]:
+        return self.folder.read_model(identity(self.experiment))
+
+    def _model(self, weights: Mapping[str, Tensor], words: int) -> LanguageModel:
+        experiment = self.experiment
         packed = experiment.engine == "packed" and torch.device(experiment.device).type == "cpu" and available()
-        source, words = str(self.folder.model), len(self.vocabulary)
-        model = restore(lambda: experiment.model.build(words), weights, source, packed=packed)
+        model = restore(lambda: experiment.model.build(words), weights, str(self.folder.model), packed=packed)
         return model.to(experiment.device).eval()
 
     @property
@@ -120,17 +151,17 @@ class Run:
     def train(self, *listeners: Listener) -> dict[str, Any]:
         """Train to the end, from wherever the run stands; what it came to is written down and returned.
 
-        Nothing in the folder is changed, or read to be changed, before the folder's lock is held.
+        Nothing in the folder is changed, or read to be changed, before the folder's lock is held. Of ranks that train
+        together only the first touches the folder.
         """
-        with self.folder.locked(), self._clear_errors():
-            corpus = self.corpus
-            if not self.folder.corpus.exists():  # killed right after its start
-                self.folder.write_corpus(corpus)
-            choice = self._choice or choose_engine(self.experiment, len(corpus.vocabulary))
+        ranks = Ranks.here()
+        with contextlib.ExitStack() as held, self._clear_errors(ranks):
+            ranks.from_first(lambda: held.enter_context(self.folder.locked()))
+            corpus, choice = ranks.from_first(self._prepare)
             self.experiment = self.experiment.model_copy(update={"engine": choice.engine})
             stop = StopRequest()
-            recorder = RunRecorder(self.folder, stop)
-            kept = [TopologyRecorder(self.topologies)] if self.experiment.keep_topologies else []
+            recorder = RunRecorder(self.folder, stop) if ranks.first else PauseKeeper(stop)
+            kept = [TopologyRecorder(self.topologies)] if self.experiment.keep_topologies and ranks.first else []
             trainer = Trainer(self.experiment, corpus, *kept, recorder, *listeners)
             notes = recorder.resume(trainer)
             if choice.reason is not None:
@@ -140,26 +171,42 @@ class Run:
             with stop:
                 trainer.run()
             summary = self._summary(trainer)
-            self.folder.write_summary(summary)
+            if ranks.first:
+                self.folder.write_summary(summary)
             return summary
 
+    def _prepare(self) -> tuple[Corpus, EngineChoice]:
+        corpus = self.corpus
+        if not self.folder.corpus.exists():  # killed right after its start
+            self.folder.write_corpus(corpus)
+        return corpus, self._choice or _choose_engine(self.experiment, len(corpus.vocabulary))
+
     @contextlib.contextmanager
-    def _clear_errors(self) -> Iterator[None]:
+    def _clear_errors(self, ranks: Ranks) -> Iterator[None]:
         """What goes wrong in training, with what is kept and what to do."""
         try:
             yield
         except WriteError as error:
             raise UserError(f"{error}, then continue with `{self.folder.resume_command}`") from error
+        except RankLostError as error:
+            raise RankLostError(
+                f"{error}; {self._kept()}. Continue with `{self.folder.resume_command}`, by torchrun with any number "
+                "of ranks; with --max-restarts torchrun does it by itself"
+            ) from error
         except DivergedError as error:
-            steps, experiment = self.folder.checkpoints.steps(), self.experiment
-            kept = (
-                f"the last good checkpoint, of update {steps[-1]}, is kept" if steps else "there is no checkpoint yet"
-            )
+            if not ranks.first:  # they all have the same loss
+                raise SaidByFirst(str(error)) from error
+            experiment = self.experiment
             raise DivergedRunError(
-                f"training diverged: {error}; {kept}. Try a smaller optimizer.lr (now {experiment.optimizer.lr:g}), a "
+                f"training diverged: {error}; {self._kept()}. Try a smaller optimizer.lr (now "
+                f"{experiment.optimizer.lr:g}), a "
                 f"smaller clip (now {experiment.clip}) or a smaller prune_rate (now {experiment.prune_rate:g}) in a "
                 "new run"
             ) from error
+
+    def _kept(self) -> str:
+        steps = self.folder.checkpoints.steps()
+        return f"the last good checkpoint, of update {steps[-1]}, is kept" if steps else "there is no checkpoint yet"
 
     def _summary(self, trainer: Trainer) -> dict[str, Any]:
         """The outcome of training, measured on the best model."""
@@ -168,10 +215,12 @@ class Run:
         others = sum(parameter.numel() for parameter in trainer.model.parameters()) - sum(
             weight.parameter.numel() for weight in trainer.sparsifier.weights
         )
+        ranks, words = trainer.ranks, len(trainer.corpus.vocabulary)
+        best = self._model(ranks.from_first(self._weights), words)
         return {
-            **evaluate_splits(self.model(), self.experiment, trainer.corpus),
+            **evaluate_splits(best, self.experiment, trainer.corpus, ranks),
             "unigram_perplexity": unigram_perplexity(trainer.corpus),
-            "vocabulary": len(trainer.corpus.vocabulary),
+            "vocabulary": words,
             "best_epoch": state.best_epoch,
             "epochs": state.epoch,
             "steps": state.step,
@@ -182,5 +231,6 @@ class Run:
             "peak_memory_mib": peak_memory(),
             "engine": self.experiment.engine,
             "threads": torch.get_num_threads(),
+            "ranks": ranks.size,
             "seed": self.experiment.seed,
         }
