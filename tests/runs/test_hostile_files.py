@@ -91,7 +91,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], Any]] = {
     "random none": lambda body: body["state"]["trainer"].update(random=None),
     "weights none": lambda body: body["state"]["trainer"].update(model={}),
     "optimizer none": lambda body: body["state"]["trainer"].update(optimizer={}),
-    "tensor unknown": lambda body: body["state"]["trainer"]["random"]["cpu"].update({"$tensor": "nothing"}),
+    "tensor unknown": lambda body: body["state"]["trainer"]["random"][0]["cpu"].update({"$tensor": "nothing"}),
     "experiment a word": lambda body: body["state"].update(experiment="lstm"),
     "threads a word": lambda body: body["state"].update(threads="one"),
 }
