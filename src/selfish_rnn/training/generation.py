@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 
@@ -12,7 +13,6 @@ from selfish_rnn.experiment.settings import LARGEST_SEED
 from selfish_rnn.models import LanguageModel
 
 
-@torch.no_grad()
 def generate(
     model: LanguageModel,
     vocabulary: Vocabulary,
@@ -23,6 +23,21 @@ def generate(
     seed: int | None = None,
 ) -> str:
     """Continue a prompt with ``tokens`` words drawn from the model; temperature 0 takes the likeliest word."""
+    words = vocabulary.encode(prompt)
+    words.extend(stream(model, vocabulary, prompt, tokens=tokens, temperature=temperature, seed=seed))
+    return vocabulary.join(vocabulary.decode(words))
+
+
+def stream(
+    model: LanguageModel,
+    vocabulary: Vocabulary,
+    prompt: str,
+    *,
+    tokens: int,
+    temperature: float = 1.0,
+    seed: int | None = None,
+) -> Iterator[int]:
+    """The ids of the words that continue a prompt, one after the other as they are drawn."""
     if not 0 <= temperature < math.inf:
         raise UserError(f"temperature must be a number from 0 (the likeliest word) on, such as 0.8, got {temperature}")
     if seed is not None and not 0 <= seed <= LARGEST_SEED:
@@ -33,11 +48,11 @@ def generate(
         generator.seed()
     else:
         generator.manual_seed(seed)
-    words = vocabulary.encode(prompt)
-    pending = [vocabulary.eos_id, *words]
+    pending = [vocabulary.eos_id, *vocabulary.encode(prompt)]
     state = model.initial_state(1)
     for _ in range(tokens):
-        scores, state = model(torch.tensor(pending, device=device).view(-1, 1), state)
+        with torch.no_grad():  # around each word: what the caller does in between is its own
+            scores, state = model(torch.tensor(pending, device=device).view(-1, 1), state)
         last = scores[-1, 0].double().cpu()
         if last.isnan().any():
             raise UserError("the scores of the model are no numbers: its weights are those of a run that diverged")
@@ -48,6 +63,5 @@ def generate(
             chosen = int(torch.multinomial(torch.softmax((last - last.max()) / temperature, 0), 1, generator=generator))
         else:
             chosen = int(last.argmax())
-        words.append(chosen)
+        yield chosen
         pending = [chosen]
-    return vocabulary.join(vocabulary.decode(words))
