@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rich.table import Table
 
 from selfish_rnn.cli import console as consoles
+from selfish_rnn.cli import main
 from selfish_rnn.cli.console import SafeConsole, printable, show_error
 
 HOSTILE = [
@@ -52,3 +53,17 @@ def test_text_that_controls_nothing_stays_as_it_is() -> None:
 def test_errors_are_of_bounded_length(capsys: pytest.CaptureFixture[str]) -> None:
     show_error("x" * 10**6)
     assert len(capsys.readouterr().err) < consoles.LONGEST_ERROR + 10
+
+
+def test_ctrl_c_outside_of_training_ends_with_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted() -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("selfish_rnn.experiment.presets.preset_names", interrupted)
+    monkeypatch.setattr("sys.argv", ["selfish-rnn", "presets"])
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 130
+    assert capsys.readouterr().err == "error: interrupted\n"

@@ -30,6 +30,16 @@ MOST_FAILURES = 50
 """Failures that are described; all are counted."""
 
 
+class Patience:
+    """Until when a drill goes on: one that is not done by then counts what it has tried."""
+
+    end = float("inf")
+
+    @classmethod
+    def over(cls) -> bool:
+        return time.monotonic() > cls.end
+
+
 @dataclass
 class Outcome:
     """How often something was tried, what it came to, and what should not have happened."""
@@ -89,7 +99,7 @@ def in_children(
     """
     outcome = Outcome(name, seed)
     started, next_try = time.monotonic(), 0
-    while next_try < tries:
+    while next_try < tries and not Patience.over():
         stop = min(next_try + batch, tries)
         reader, writer = os.pipe()
         child = os.fork()

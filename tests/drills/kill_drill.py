@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from drill import SCRATCH, Outcome, quiet, source
+from drill import SCRATCH, Outcome, Patience, quiet, source
 
 from selfish_rnn.engine import available
 from selfish_rnn.errors import UserError
@@ -72,6 +72,8 @@ def disk_drill(tries: int, seed: int) -> Outcome:
         _warm(folder)
         outcome.kinds["tmpfs" if disk else "file-size limit"] = 0
         for number, changes in zip(range(tries), configurations(), strict=False):
+            if Patience.over():
+                break
             chosen = source(seed, number)
             reference, texts = _reference(folder, number, changes)
             path = (disk or folder) / f"run-{number}"
@@ -100,7 +102,7 @@ def _disturbed(
     with _folder() as folder:
         _warm(folder)
         for number, changes in enumerate(configurations()):
-            if outcome.tried >= tries:
+            if outcome.tried >= tries or Patience.over():
                 break
             chosen = source(seed, number)
             before = time.monotonic()

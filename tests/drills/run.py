@@ -13,6 +13,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import torch
@@ -24,6 +25,7 @@ import file_drill
 import kill_drill
 import operator_drill
 import setting_drill
+from drill import Patience
 
 DRILLS = {
     "kill": kill_drill.kill_drill,
@@ -41,9 +43,12 @@ def main() -> int:
     parser.add_argument("drill", choices=DRILLS)
     parser.add_argument("--tries", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, help="stop after so long, with what was tried by then")
     parser.add_argument("--out", type=Path, help="a JSON file to write")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.minutes is not None:
+        Patience.end = time.monotonic() + 60 * options.minutes
     os.environ["SELFISH_RNN_CACHE"] = tempfile.mkdtemp(prefix="drill-cache-")
     outcome = DRILLS[options.drill](options.tries, options.seed)
     shutil.rmtree(os.environ["SELFISH_RNN_CACHE"])

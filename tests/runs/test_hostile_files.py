@@ -24,7 +24,7 @@ from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.runs.run import Run
 from selfish_rnn.training.generation import generate
 from selfish_rnn.training.metrics import Listener
-from tiny_runs import finished_run, result_of, stop_after, tiny_run
+from tiny_runs import Recorder, finished_run, result_of, stop_after, tiny_run
 
 
 @pytest.fixture(scope="module")
@@ -264,3 +264,18 @@ def test_a_dripping_download_ends(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         done.set()
         thread.join()
         server.close()
+
+
+def test_a_second_process_leaves_a_running_run_as_it_is(texts: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+
+    def intrude(_: object) -> None:
+        if recorder.trainer.state.step in (11, 15, 25):  # records of epochs that the newest checkpoint knows, and not
+            before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
+            with pytest.raises(UserError, match="another process is training the run"):
+                Run.open(path).train()
+            assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file()} == before
+
+    recorder = Recorder(intrude)
+    tiny_run(texts, path).train(recorder)
+    assert [record["epoch"] for record in RunFolder(path).metrics.read()] == [1, 2, 3]
