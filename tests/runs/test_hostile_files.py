@@ -217,11 +217,11 @@ def test_a_pipe_or_a_device_is_no_text(texts: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(texts, tmp_path / "texts"))
     (folder / "valid.txt").unlink()
     os.mkfifo(folder / "valid.txt")
-    with pytest.raises(UserError, match=r"valid\.txt is not a file of text"):
+    with pytest.raises(UserError, match=r"valid\.txt: it is not a file of text"):
         load_corpus(folder)
     (folder / "valid.txt").unlink()
     (folder / "valid.txt").symlink_to("/dev/zero")
-    with pytest.raises(UserError, match=r"valid\.txt is not a file of text"):
+    with pytest.raises(UserError, match=r"valid\.txt: it is not a file of text"):
         load_corpus(folder)
 
 
