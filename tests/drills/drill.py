@@ -95,7 +95,8 @@ def in_children(
 ) -> Outcome:
     """Try ``attempt(number)`` in forked processes; it returns what it came to in a word, or raises.
 
-    A process that dies, or works on one try for longer than ``patience`` seconds, is a failure, and the next goes on.
+    A process that dies, or works on one try for longer than ``patience`` seconds of the processor's time, or waits ten
+    times as long, is a failure, and the next goes on.
     """
     outcome = Outcome(name, seed)
     started, next_try = time.monotonic(), 0
@@ -126,8 +127,10 @@ def in_children(
 def _work(attempt: Callable[[int], str], numbers: range, writer: int, patience: int) -> None:
     """In the child: one line for each try."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     for number in numbers:
-        signal.alarm(patience)
+        signal.alarm(10 * patience)
+        signal.setitimer(signal.ITIMER_PROF, patience)
         try:
             report = {"kind": attempt(number)}
         except FailedError as failure:
@@ -142,7 +145,9 @@ def _death(status: int) -> str:
     if not os.WIFSIGNALED(status):
         return f"the process ended with {os.WEXITSTATUS(status)}"
     number = os.WTERMSIG(status)
-    return "no end" if number == signal.SIGALRM else f"the process died of {signal.Signals(number).name}"
+    return (
+        "no end" if number in (signal.SIGALRM, signal.SIGPROF) else f"the process died of {signal.Signals(number).name}"
+    )
 
 
 def quiet() -> None:

@@ -174,7 +174,7 @@ def test_weights_of_another_type_do_not_fit(finished: Path, tmp_path: Path, dtyp
     export(Run.open(finished), path)
     tensors, about = load_tensors(path)
     save_tensors(path, {name: tensor.to(dtype) for name, tensor in tensors.items()}, about)
-    with pytest.raises(UserError, match="does not fit the model|is damaged"):
+    with pytest.raises(UserError, match=r"does not fit the model|is damaged"):
         load_model(path)
 
 
