@@ -62,6 +62,16 @@ def peak_memory() -> float | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / _MIB
 
 
+def available_memory() -> float | None:
+    """How many MiB a process may still take before the system swaps; nothing where the system does not tell."""
+    information = Path("/proc/meminfo")
+    if information.exists():
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", information.read_text(), re.MULTILINE)
+        if found:
+            return int(found.group(1)) * 1024 / _MIB
+    return None
+
+
 def duration(seconds: float) -> str:
     """Seconds as a person says them: 45 s, 3 min 05 s, 2 h 10 min."""
     whole = round(seconds)

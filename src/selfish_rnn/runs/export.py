@@ -24,7 +24,8 @@ _REMEDY = "make one with `selfish-rnn export RUN`"
 def export(run: Run, path: str | os.PathLike[str]) -> None:
     """Write the best model of a run with its vocabulary to one safetensors file.
 
-    A sparse matrix is there as its existing weights, in the order of their positions, and its mask as bits.
+    A sparse matrix is there as its existing weights, in the order of their positions, and its mask
+    as bits, or their positions where these are smaller.
     """
     metadata = {
         "format": FORMAT,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -24,7 +25,7 @@ from selfish_rnn.runs.recording import RunRecorder
 from selfish_rnn.runs.stop import StopRequest
 from selfish_rnn.runs.topologies import TopologyHistory
 from selfish_rnn.runs.topology_recording import TopologyRecorder
-from selfish_rnn.system import peak_memory
+from selfish_rnn.system import give_back_freed_memory, peak_memory
 from selfish_rnn.topology import Topology
 from selfish_rnn.training.build import check_before_training
 from selfish_rnn.training.engine_choice import EngineChoice, choose_engine
@@ -117,25 +118,34 @@ class Run:
         Nothing in the folder is changed, or read to be changed, before the folder's lock is held.
         """
         with self.folder.locked(), self._clear_errors():
-            corpus = self.corpus
-            if not self.folder.corpus.exists():  # killed right after its start
-                self.folder.write_corpus(corpus)
-            choice = self._choice or choose_engine(self.experiment, len(corpus.vocabulary))
-            self.experiment = self.experiment.model_copy(update={"engine": choice.engine})
-            stop = StopRequest()
-            recorder = RunRecorder(self.folder, stop)
-            kept = [TopologyRecorder(self.topologies)] if self.experiment.keep_topologies else []
-            trainer = Trainer(self.experiment, corpus, *kept, recorder, *listeners)
-            notes = recorder.resume(trainer)
-            if choice.reason is not None:
-                notes.append(f"engine {choice.engine}: {choice.reason}")
-            for listener, note in itertools.product(listeners, notes):
-                listener.on_note(note)
-            with stop:
-                trainer.run()
-            summary = self._summary(trainer)
+            outcome = self._train(*listeners)
+            # The best model is another network than the last one, which is gone by now.
+            gc.collect()
+            give_back_freed_memory()
+            summary = {**evaluate_splits(self.model(), self.experiment, self.corpus), **outcome}
+            summary["peak_memory_mib"] = peak_memory()
             self.folder.write_summary(summary)
             return summary
+
+    def _train(self, *listeners: Listener) -> dict[str, Any]:
+        """Train to the end: what it came to, but for what is measured on the best model."""
+        corpus = self.corpus
+        if not self.folder.corpus.exists():  # killed right after its start
+            self.folder.write_corpus(corpus)
+        choice = self._choice or choose_engine(self.experiment, len(corpus.vocabulary))
+        self.experiment = self.experiment.model_copy(update={"engine": choice.engine})
+        stop = StopRequest()
+        recorder = RunRecorder(self.folder, stop)
+        kept = [TopologyRecorder(self.topologies)] if self.experiment.keep_topologies else []
+        trainer = Trainer(self.experiment, corpus, *kept, recorder, *listeners)
+        notes = recorder.resume(trainer)
+        if choice.reason is not None:
+            notes.append(f"engine {choice.engine}: {choice.reason}")
+        for listener, note in itertools.product(listeners, notes):
+            listener.on_note(note)
+        with stop:
+            trainer.run()
+        return self._outcome(trainer)
 
     @contextlib.contextmanager
     def _clear_errors(self) -> Iterator[None]:
@@ -155,15 +165,13 @@ class Run:
                 "new run"
             ) from error
 
-    def _summary(self, trainer: Trainer) -> dict[str, Any]:
-        """The outcome of training, measured on the best model."""
+    def _outcome(self, trainer: Trainer) -> dict[str, Any]:
         state, network = trainer.state, trainer.state.best
         # Of a packed matrix the existing weights are all there is, so positions are counted by the sparsifier.
         others = sum(parameter.numel() for parameter in trainer.model.parameters()) - sum(
             weight.parameter.numel() for weight in trainer.sparsifier.weights
         )
         return {
-            **evaluate_splits(self.model(), self.experiment, trainer.corpus),
             "unigram_perplexity": unigram_perplexity(trainer.corpus),
             "vocabulary": len(trainer.corpus.vocabulary),
             "best_epoch": state.best_epoch,
@@ -173,7 +181,6 @@ class Run:
             "active_parameters": others + network["active_weights"],
             "total_parameters": others + network["total_weights"],
             "seconds": state.seconds,
-            "peak_memory_mib": peak_memory(),
             "engine": self.experiment.engine,
             "threads": torch.get_num_threads(),
             "seed": self.experiment.seed,

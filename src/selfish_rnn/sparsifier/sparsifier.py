@@ -316,7 +316,7 @@ class Sparsifier(SparseTraining):
     # Saving
 
     def state_dict(self) -> dict[str, Any]:
-        """Topology, random generator and progress; the masks as bits."""
+        """Topology, random generator and progress; masks as bits, or as positions where these are smaller."""
         return {
             "rewirings_done": self.rewirings_done,
             "steps_done": self.steps_done,
@@ -324,7 +324,7 @@ class Sparsifier(SparseTraining):
             "parts": dict(self._part_state),
             "generator": self._generator.get_state(),
             "shapes": {weight.name: list(weight.shape) for weight in self.weights},
-            "masks": {weight.name: weight.topology.to_bits() for weight in self.weights},
+            "masks": {weight.name: weight.topology.to_saved() for weight in self.weights},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
