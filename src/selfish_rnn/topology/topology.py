@@ -76,7 +76,7 @@ class Topology:
         return cls(shape, gates, torch.from_numpy(found[: np.searchsorted(found, size)]))
 
     def to_saved(self) -> Tensor:
-        """What exists as a flat tensor, the smaller of two: a mask of a bit for each position (uint8), or the positions.
+        """What exists as a flat tensor, the smaller of two: a mask of a bit for each position, or the positions.
 
         Positions are int32 where that is enough. They take less than bits below a density of 1/32, or 1/64.
         """
