@@ -23,6 +23,7 @@ TARGETS = {
     **({"kernels_avx2.cpp": AVX2} if X86 else {}),
     **({"kernels_avx512.cpp": [*AVX2, "-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw"]} if X86 else {}),
     "packing.cpp": [],
+    "checking.cpp": [],
     "dispatch.cpp": ["-DSELFISH_X86"] if X86 else [],
 }
 

@@ -27,6 +27,7 @@ ROOMS = (
     "training",
     "runs",
     "analysis",
+    "scheduling",
     "reproduce",
     "bench",
     "cli",

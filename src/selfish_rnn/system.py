@@ -62,13 +62,39 @@ def peak_memory() -> float | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / _MIB
 
 
-def available_memory() -> float | None:
-    """How many MiB a process may still take before the system swaps; nothing where the system does not tell."""
-    information = Path("/proc/meminfo")
-    if information.exists():
-        found = re.search(r"^MemAvailable:\s+(\d+) kB", information.read_text(), re.MULTILINE)
-        if found:
-            return int(found.group(1)) * 1024 / _MIB
+def available_memory() -> int | None:
+    """How many bytes the process can still take: the system's, or less if a limit says so; nothing if it is not told.
+
+    The limits are those of a control group (as containers have) and of the address space (``ulimit -v``).
+    """
+    free = [amount for amount in (_system_memory(), _group_memory(), _address_space()) if amount is not None]
+    return max(min(free), 0) if free else None
+
+
+def _system_memory() -> int | None:
+    with contextlib.suppress(OSError):
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        return int(found.group(1)) * 1024 if found else None
+    return None
+
+
+def _group_memory() -> int | None:
+    with contextlib.suppress(OSError, ValueError):  # a limit of "max" is none
+        group = Path("/sys/fs/cgroup")
+        inactive = re.search(r"^inactive_file (\d+)", (group / "memory.stat").read_text(), re.MULTILINE)
+        used = int((group / "memory.current").read_text()) - (int(inactive.group(1)) if inactive else 0)
+        return int((group / "memory.max").read_text()) - used
+    return None
+
+
+def _address_space() -> int | None:
+    with contextlib.suppress(ImportError, OSError, ValueError):
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            return limit - pages * resource.getpagesize()
     return None
 
 

@@ -21,6 +21,7 @@ compile() { # source, flags of its own
 }
 
 compile packing
+compile checking
 compile kernels_portable
 if [ "$(uname -m)" = x86_64 ]; then
   compile dispatch -DSELFISH_X86

@@ -177,9 +177,9 @@ def test_a_saved_tensor_may_lie_anywhere_in_memory() -> None:
         assert_consistent(other)
 
 
-@pytest.mark.parametrize("density", [0.0, 0.3, 1.0])
-def test_a_damaged_index_is_refused_or_harmless(density: float) -> None:
-    weight = packed(20, 70, density, 2)
+@pytest.mark.parametrize(("rows", "density"), [(20, 0.0), (20, 0.3), (20, 1.0), (1100, 0.004)])
+def test_a_damaged_index_is_refused_or_harmless(rows: int, density: float) -> None:
+    weight = packed(rows, 70, density, 2)
     refused = 0
     for index in byte_indices(weight.index):
         loaded = PackedWeight(weight.shape, NONE)

@@ -178,16 +178,16 @@ def test_auto_takes_what_is_faster_and_says_so(texts: Path, tmp_path: Path, monk
             1e6,
             "known to be faster for 13,4",
         ),
-        ({"model": {"name": "stacked-gru", "hidden": 40_000}, "sparsity": 0.99}, 30, 10_000, r"takes 1\d\d GiB"),
-        ({"model": {"name": "stacked-lstm", "hidden": 512}, "sparsity": 0.3}, 9000, 1e6, "measured"),
-        ({"model": {"name": "stacked-gru", "hidden": 1500}}, 9000, 1e6, "measured"),
-        ({"model": {"name": "rhn", "hidden": 830}, "method": "gmp"}, 9000, 1e6, "measured"),
-        ({"model": {"name": "rhn", "hidden": 830}, "window": 5}, 9000, 1e6, "measured"),
+        ({"model": {"name": "stacked-gru", "hidden": 40_000}, "sparsity": 0.99}, 30, 2**33, r"takes 1\d\d GiB"),
+        ({"model": {"name": "stacked-lstm", "hidden": 512}, "sparsity": 0.3}, 9000, 2**40, "measured"),
+        ({"model": {"name": "stacked-gru", "hidden": 1500}}, 9000, 2**40, "measured"),
+        ({"model": {"name": "rhn", "hidden": 830}, "method": "gmp"}, 9000, 2**40, "measured"),
+        ({"model": {"name": "rhn", "hidden": 830}, "window": 5}, 9000, 2**40, "measured"),
         ({}, 30, None, "measured"),
     ],
 )
 def test_auto_measures_only_where_no_rule_knows(
-    changes: dict[str, Any], words: int, memory: float | None, reason: str, texts: Path, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], words: int, memory: int | None, reason: str, texts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def measure(*_: object) -> float:
         raise RuntimeError("measured")

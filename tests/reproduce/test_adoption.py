@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from selfish_rnn.corpora import Vocabulary
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.presets import Settings, build_experiment, read_preset, with_assignments
 from selfish_rnn.experiment.small_dense import small_dense
@@ -30,7 +31,7 @@ def run_folder(path: Path, given: Settings, finished: bool = True) -> Path:
     """What a run leaves, as far as adoption looks at it."""
     path.mkdir()
     (path / "config.yaml").write_text(yaml.safe_dump(given))
-    (path / "vocabulary.json").write_text(json.dumps({"tokens": [str(word) for word in range(WORDS)]}))
+    (path / "vocabulary.json").write_text(Vocabulary(("<eos>", *map(str, range(WORDS - 1)))).to_json())
     record: dict[str, Any] = {
         "epoch": 60, "seconds": 700.25, "valid_perplexity": 321.123456, "averaging": True,
         "density": {"rnn.weight_hh_l0": {"forget": 0.3, "all": 0.33}}, "weights_above_0.1": {"rnn.weight_hh_l0": 44},

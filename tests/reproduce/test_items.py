@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from reproduce_cases import fork, warm
 
+from forked_runs import fork, warm
 from selfish_rnn.reproduce.distances import Distances, pairs_of
 from selfish_rnn.reproduce.making import Workshop, make, wanted
 from selfish_rnn.reproduce.paper import ITEMS

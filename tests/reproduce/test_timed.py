@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 import pytest
 
+from selfish_rnn.corpora import Vocabulary
 from selfish_rnn.experiment.presets import to_yaml
 from selfish_rnn.reproduce.case import Case
 from selfish_rnn.reproduce.making import Workshop
 from selfish_rnn.reproduce.plan import PlannedRun
 from selfish_rnn.reproduce.results import Results
 from selfish_rnn.reproduce.scales import TINY
-from selfish_rnn.reproduce.scheduling.scheduler import SELFISH_RNN, Process
 from selfish_rnn.reproduce.timed import make_timed
+from selfish_rnn.scheduling.scheduler import SELFISH_RNN, Job, Process
 
 SCALE = replace(TINY, marks=2)
 RUN = PlannedRun(SCALE, Case("wide-lstm", sparsity=0.9), 1)
@@ -47,8 +47,8 @@ class Pretender:
         self.commands: list[str] = []
         self.epochs = 0
 
-    def __call__(self, command: Sequence[str], log: IO[bytes]) -> Process:
-        what = command[len(SELFISH_RNN)]
+    def __call__(self, job: Job, log: IO[bytes]) -> Process:
+        what = job.command()[len(SELFISH_RNN)]
         self.commands.append(what)
         if what == self.fail:
             return Pretended(2)
@@ -58,7 +58,7 @@ class Pretender:
             return Pretended(0)
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "config.yaml").write_text(to_yaml(RUN.experiment))
-        (self.folder / "vocabulary.json").write_text('{"tokens": ["a"]}')
+        (self.folder / "vocabulary.json").write_text(Vocabulary(("<eos>",)).to_json())
         self.epochs += 1
         with open(self.folder / "metrics.jsonl", "a") as metrics:
             metrics.write(json.dumps({"epoch": self.epochs, "seconds": 0.01 * self.epochs}) + "\n")

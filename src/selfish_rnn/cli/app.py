@@ -15,6 +15,7 @@ from selfish_rnn import __version__
 from selfish_rnn.cli.flops import flops
 from selfish_rnn.cli.report import report
 from selfish_rnn.cli.reproduce import reproduce
+from selfish_rnn.cli.sweep import sweep
 from selfish_rnn.errors import UserError
 
 if TYPE_CHECKING:
@@ -213,6 +214,7 @@ def bench(context: typer.Context) -> None:
 app.command()(flops)
 app.command()(report)
 app.command()(reproduce)
+app.command()(sweep)
 
 
 def _train(run: Run) -> None:

@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 
+from selfish_rnn.cli.many_runs import JobsOption, RayOption, RunsDisplay, finish, workers
 from selfish_rnn.errors import UserError
 
 if TYPE_CHECKING:  # torch takes a second to import, which --help should not
     from selfish_rnn.reproduce.case import Item
     from selfish_rnn.reproduce.results import Results
     from selfish_rnn.reproduce.scales import Scale
-    from selfish_rnn.reproduce.scheduling.scheduler import Job, Outcome, Progress
-
-SAY_SECONDS = 60.0
-"""How often a plain log tells where the running runs stand."""
 
 
 def reproduce(
@@ -31,7 +26,8 @@ def reproduce(
         typer.Argument(metavar="[ITEM]...", help="Tables and figures (none: list them); with --adopt, run folders."),
     ] = None,
     scale: Annotated[str, typer.Option(help="tiny, small, medium or paper.")] = "small",
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, each with one thread.")] = 1,
+    jobs: JobsOption = None,
+    ray: RayOption = None,
     runs: Annotated[Path, typer.Option(help="Folder for the run folders.")] = Path("runs/reproduce"),
     results: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("results"),
     seeds: Annotated[str | None, typer.Option(help="Such as 1,2,3 (default: the scale's).")] = None,
@@ -63,7 +59,7 @@ def reproduce(
     elif dry_run:
         _commands(console, items_named(names), size, kept, _numbers(seeds))
     else:
-        _make(console, items_named(names), size, kept, _numbers(seeds), budget, jobs, runs, results)
+        _make(console, items_named(names), size, kept, _numbers(seeds), budget, jobs, ray, runs, results)
 
 
 def _numbers(seeds: str | None) -> tuple[int, ...]:
@@ -133,7 +129,8 @@ def _make(
     results: Results,
     seeds: Sequence[int],
     budget: float,
-    jobs: int,
+    jobs: int | None,
+    ray: str | None,
     runs: Path,
     root: Path,
 ) -> None:
@@ -145,8 +142,11 @@ def _make(
     from selfish_rnn.reproduce.timed import make_timed
 
     distances = Distances(root, scale.name)
-    with _Display(console) as display:
-        workshop = Workshop(scale, runs, results, jobs, display)
+    timed = [item.name for item in items if item.shows == "time"]
+    if ray is not None and timed:
+        raise UserError(f"{', '.join(timed)} measures seconds of one machine: leave out --ray")
+    with workers(jobs, ray) as (number, launch), RunsDisplay(console) as display:
+        workshop = Workshop(scale, runs, results, number, display, launch)
         outcomes = make(wanted(items, scale, seeds, timed=False), workshop).outcomes
         if not any(outcome.state == "stopped" for outcome in outcomes):
             outcomes += make_timed(wanted(items, scale, seeds, timed=True), workshop, budget).outcomes
@@ -157,80 +157,4 @@ def _make(
                 console.print(f"distances of {run.name} are not measured", markup=False, soft_wrap=True)
         for path in render_item(item, Findings(scale, results, distances, seeds)):
             console.print(f"{item.name}: {path}", markup=False, soft_wrap=True)
-    _tell_failures(console, outcomes)
-    if any(outcome.state == "failed" for outcome in outcomes):
-        raise typer.Exit(1)
-    if any(outcome.state == "stopped" for outcome in outcomes):
-        console.print("Stopped; the same command continues.")
-        raise typer.Exit(130)
-
-
-def _tell_failures(console: Console, outcomes: Sequence[Outcome]) -> None:
-    for outcome in outcomes:
-        if outcome.state == "failed":
-            console.print(f"\n{outcome.job.name} failed with code {outcome.code}; the end of {outcome.job.log}:")
-            for line in outcome.tail():
-                console.print(f"  {line}", markup=False, soft_wrap=True)
-
-
-class _Display:
-    """What a person sees of many runs: a live table on a terminal, elsewhere a line for what happens."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
-        self._told: set[tuple[str, str]] = set()
-        self._last = time.monotonic()
-
-    def __enter__(self) -> _Display:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def __call__(self, progress: Progress) -> None:
-        for outcome in progress.outcomes:
-            self._tell(outcome.job.name, outcome.state)
-        for job in progress.running:
-            self._tell(job.name, "started")
-        if self._live is not None:
-            self._live.update(_running_table(progress), refresh=True)
-        elif time.monotonic() - self._last > SAY_SECONDS:
-            self._last = time.monotonic()
-            for job in (*progress.running, *progress.elsewhere):
-                self.console.print(f"{job.name}  {_standing(job)}", markup=False, soft_wrap=True)
-            self.console.print(_counts(progress), markup=False, soft_wrap=True)
-
-    def _tell(self, name: str, state: str) -> None:
-        if (name, state) not in self._told:
-            self._told.add((name, state))
-            self.console.print(f"{name}  {state}", markup=False, soft_wrap=True)
-
-
-def _running_table(progress: Progress) -> Table:
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for job in (*progress.running, *progress.elsewhere):
-        table.add_row(job.name, _standing(job))
-    table.add_row(_counts(progress))
-    return table
-
-
-def _standing(job: Job) -> str:
-    from selfish_rnn.reproduce.scheduling.progress import read_progress
-    from selfish_rnn.system import duration
-
-    found = read_progress(job.folder)
-    if found.perplexity is None:
-        return "first epoch"
-    left = f"{duration(found.seconds_left)} left" if found.seconds_left is not None else ""
-    return f"epoch {found.epoch}/{found.epochs}  valid perplexity {found.perplexity:.2f}  {left}"
-
-
-def _counts(progress: Progress) -> str:
-    done = sum(outcome.state.startswith("finished") for outcome in progress.outcomes)
-    waiting = len(progress.waiting) - len(progress.elsewhere)
-    running = len(progress.running) + len(progress.elsewhere)
-    return f"{done} done, {running} running, {len(progress.failed)} failed, {waiting} waiting"
+    finish(console, outcomes)

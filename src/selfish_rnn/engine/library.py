@@ -174,6 +174,6 @@ def transposed_scratch(*values: Tensor) -> Tensor:
 def _kept_memory(purpose: str, floats: int) -> Tensor:
     memory: Tensor | None = getattr(_scratch, purpose, None)
     if memory is None or len(memory) < floats:
-        memory = torch.empty(floats)
+        memory = torch.empty(floats, dtype=torch.float32, device="cpu")  # whatever torch's defaults are
         setattr(_scratch, purpose, memory)
     return memory

@@ -10,8 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from selfish_rnn.engine import library
+from selfish_rnn.engine.index import (
+    check_count,
+    check_matrix,
+    checked_positions,
+    contents,
+    fingerprint,
+    remember,
+    saved_problem,
+)
 from selfish_rnn.engine.library import address
-from selfish_rnn.engine.tiling import Tiling, fingerprint, index_problem
+from selfish_rnn.engine.tiling import Tiling
 from selfish_rnn.sparsifier.optimizer_state import gather_with_fill, move_state
 from selfish_rnn.sparsifier.weights import SparseWeight, StoredWeight
 from selfish_rnn.topology import GateLayout
@@ -56,16 +65,17 @@ class PackedWeight(StoredWeight):
         rows, columns = shape
         self.shape = (int(rows), int(columns))
         self.gate_rows = (self.shape[0],) if gate_rows is None else tuple(gate_rows)
-        if min(self.shape) < 1:
-            raise ValueError(f"a packed matrix has at least one row and one column, not {rows} x {columns}")
+        check_matrix(*self.shape)
         if sum(self.gate_rows) != rows or min(self.gate_rows) < 1:
             raise ValueError(f"gates of {self.gate_rows} rows do not fit a matrix of {rows} rows")
-        positions = self._checked(positions)
-        if values is not None and values.shape != positions.shape:
-            raise ValueError(f"there are {len(positions)} positions and values of shape {tuple(values.shape)}")
+        positions = checked_positions(positions, self.shape, values)
         index, order = self._build(positions)
         self._buffers["index"] = index
-        kept = torch.zeros(len(positions)) if values is None else values.detach().to(torch.float32)[order]
+        kept = (
+            torch.zeros(len(positions), dtype=torch.float32)
+            if values is None
+            else values.detach().to(torch.float32)[order]
+        )
         self.values = nn.Parameter(kept)
 
     @property
@@ -82,18 +92,11 @@ class PackedWeight(StoredWeight):
         if self._fingerprint is not None:
             self._fingerprint = fingerprint(index)
 
-    def _checked(self, positions: Tensor) -> Tensor:
-        size = self.shape[0] * self.shape[1]
-        positions = positions.to(torch.int64).contiguous()
-        if len(positions) and (positions[0] < 0 or positions[-1] >= size or (positions[1:] <= positions[:-1]).any()):
-            raise ValueError(f"positions must be sorted, different and from 0 to {size - 1}")
-        return positions
-
     def _build(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """The index for these positions, and for each value the rank of its position."""
         kernels = library.kernels()
         tiling = Tiling.of(self.shape, self.gate_rows, len(positions))
-        bounds = torch.tensor(tiling.row_bounds, dtype=torch.int32)
+        bounds = torch.tensor(tiling.row_bounds, dtype=torch.int32, device="cpu")
         arguments = (
             *self.shape,
             len(positions),
@@ -103,9 +106,11 @@ class PackedWeight(StoredWeight):
             tiling.column_tiles,
             tiling.tile_columns,
         )
-        index = torch.empty(kernels.selfish_index_bytes(*arguments), dtype=torch.uint8)
-        order = torch.empty(len(positions), dtype=torch.int32)
+        # On the CPU, whatever torch.device("meta") or torch.set_default_device say: the kernels write there.
+        index = torch.empty(kernels.selfish_index_bytes(*arguments), dtype=torch.uint8, device="cpu")
+        order = torch.empty(len(positions), dtype=torch.int32, device="cpu")
         kernels.selfish_index_build(*arguments, address(index), address(order))
+        remember(index)
         return index, order
 
     def sparse_weight(self, name: str, gates: GateLayout) -> SparseWeight:
@@ -149,9 +154,11 @@ class PackedWeight(StoredWeight):
 
     def sorted(self) -> tuple[Tensor, Tensor]:
         """The row-major positions of the weights, sorted, and for each the place of its value in ``values``."""
-        positions = torch.empty(self.count, dtype=torch.int64)
-        places = torch.empty(self.count, dtype=torch.int32)
-        library.kernels().selfish_index_sorted(address(self.index), address(positions), address(places))
+        index = self.index
+        check_count(self.values, contents(index).count)
+        positions = torch.empty(self.count, dtype=torch.int64, device="cpu")
+        places = torch.empty(self.count, dtype=torch.int32, device="cpu")
+        library.kernels().selfish_index_sorted(address(index), address(positions), address(places))
         return positions, places
 
     @property
@@ -190,7 +197,7 @@ class PackedWeight(StoredWeight):
     @torch.no_grad()
     def assign(self, positions: Tensor, values: Tensor) -> None:
         """Take on other weights: these values at these sorted row-major positions."""
-        index, order = self._build(self._checked(positions))
+        index, order = self._build(checked_positions(positions, self.shape, values))
         self._take_index(index)
         self._replace_values(values.to(torch.float32)[order])
         self.values.grad = None
@@ -202,7 +209,7 @@ class PackedWeight(StoredWeight):
         Both are row-major positions, sorted; a removed one may grow again, and starts anew. What the ``optimizers``
         remember of a weight stays with it, and is fresh for a grown one.
         """
-        after, origin = self._rewired(self._checked(removed), self._checked(grown))
+        after, origin = self._rewired(checked_positions(removed, self.shape), checked_positions(grown, self.shape))
         index, order = self._build(after)
         self._take_index(index)
         del after
@@ -286,7 +293,7 @@ class PackedWeight(StoredWeight):
     ) -> None:
         """The saved index may be of another topology, with another number of weights."""
         index, values = state_dict.get(prefix + "index"), state_dict.get(prefix + "values")
-        problem = index_problem(index, values, self.shape, self.gate_rows)
+        problem = saved_problem(index, values, self.shape, self.gate_rows)
         if problem is not None:
             error_msgs.append(f"{prefix}index {problem}")
             return

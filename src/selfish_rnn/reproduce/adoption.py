@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from selfish_rnn.errors import UserError
+from selfish_rnn.experiment.comparison import differences
 from selfish_rnn.experiment.presets import build_experiment, read_config
 from selfish_rnn.reproduce.paper import ITEMS
-from selfish_rnn.reproduce.plan import PlannedRun, differences
-from selfish_rnn.reproduce.results import Results, collect, is_finished, vocabulary_of
+from selfish_rnn.reproduce.plan import PlannedRun
+from selfish_rnn.reproduce.results import Results, collect, vocabulary_of
 from selfish_rnn.reproduce.scales import Scale
+from selfish_rnn.scheduling.run_jobs import is_finished
 
 
 def adopt(folder: Path, scale: Scale, results: Results, commit: str) -> tuple[PlannedRun, Path]:

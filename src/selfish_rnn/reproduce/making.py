@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from selfish_rnn.errors import UserError
-from selfish_rnn.experiment.presets import build_experiment, read_config
 from selfish_rnn.reproduce.case import Item
-from selfish_rnn.reproduce.plan import PlannedRun, differences, plan
-from selfish_rnn.reproduce.results import Results, collect, is_finished, made_here, vocabulary_of
+from selfish_rnn.reproduce.plan import PlannedRun, plan
+from selfish_rnn.reproduce.results import Results, collect, made_here
 from selfish_rnn.reproduce.scales import Scale
-from selfish_rnn.reproduce.scheduling.scheduler import SELFISH_RNN, Job, Launch, Listener, Progress, launch, run
+from selfish_rnn.scheduling.run_jobs import check_begun, is_finished, run_command
+from selfish_rnn.scheduling.scheduler import Job, Launch, Listener, Progress, launch, run
 
 
 @dataclass(frozen=True)
@@ -31,21 +30,7 @@ class Workshop:
 
     def command(self, planned: PlannedRun, threads: int = 1) -> list[str]:
         """What makes a run, or continues it if it was begun."""
-        folder = self.folder(planned)
-        if not (folder / "config.yaml").is_file():
-            return [*SELFISH_RNN, "train", *planned.words, f"threads={threads}", "--run", str(folder)]
-        self.check(planned)
-        return [*SELFISH_RNN, "resume", str(folder)]
-
-    def check(self, planned: PlannedRun) -> None:
-        """Refuse to go on with a run that was begun with other settings, under an older recipe for example."""
-        folder = self.folder(planned)
-        if not (folder / "vocabulary.json").is_file():  # killed right after its start
-            return
-        found = build_experiment(read_config(folder / "config.yaml"), str(folder / "config.yaml"))
-        different = differences(found, planned.trained(vocabulary_of(folder)))
-        if different:
-            raise UserError(f"{folder} was begun with {'; '.join(different)}; delete it, or give another --runs")
+        return run_command(self.folder(planned), [*planned.words, f"threads={threads}"], planned.trained)
 
     def work(self, jobs: Sequence[Job], listener: Listener | None = None) -> Progress:
         return run(jobs, self.jobs, listener or self.listener, self.launch)
@@ -60,8 +45,8 @@ def make(planned: Sequence[PlannedRun], workshop: Workshop) -> Progress:
     """Make all runs that have no result; each result is kept as soon as its run is finished."""
     results = workshop.results
     for one in planned:
-        if results.of(one) is None and (workshop.folder(one) / "config.yaml").is_file():
-            workshop.check(one)
+        if results.of(one) is None:
+            check_begun(workshop.folder(one), one.trained)
     by_name = {one.name: one for one in planned}
     kept: set[str] = set()
 

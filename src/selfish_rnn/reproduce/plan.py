@@ -6,10 +6,9 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
 
 from selfish_rnn.experiment.presets import Settings, build_experiment, read_preset, with_assignments
-from selfish_rnn.experiment.settings import MAY_CHANGE, Experiment
+from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.experiment.small_dense import small_dense
 from selfish_rnn.reproduce.case import DENSE, Case, Item
 from selfish_rnn.reproduce.scales import Scale
@@ -108,29 +107,3 @@ def plan(items: Iterable[Item], scale: Scale, seeds: Sequence[int] = ()) -> list
                     rounds.append([])
                 rounds[number].append(run)
     return list({run.name: run for group in rounds for run in group}.values())
-
-
-def deciding(experiment: Experiment) -> Settings:
-    """The settings that decide the result, with a method as the parts it is made of, whatever it is called."""
-    settings: dict[str, Any] = experiment.model_dump(mode="json", exclude=set(MAY_CHANGE))
-    method = settings["method"]
-    if method.pop("name") != "iss":
-        method.pop("strength", None)
-    return settings
-
-
-def differences(found: Experiment, expected: Experiment) -> list[str]:
-    """The keys, each with both values, in which two experiments would give different results."""
-    told: list[str] = []
-    before, after = _flat(deciding(found)), _flat(deciding(expected))
-    for key in sorted({*before, *after}):
-        if before.get(key) != after.get(key):
-            told.append(f"{key} {before.get(key)} instead of {after.get(key)}")
-    return told
-
-
-def _flat(settings: Settings, prefix: str = "") -> Settings:
-    flat: Settings = {}
-    for key, value in settings.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat

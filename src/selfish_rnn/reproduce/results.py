@@ -16,11 +16,13 @@ import yaml
 
 from selfish_rnn import __version__
 from selfish_rnn.errors import UserError
+from selfish_rnn.experiment.comparison import differences
 from selfish_rnn.experiment.presets import Settings, build_experiment
 from selfish_rnn.files import write_atomically
 from selfish_rnn.reproduce.analysis import operations
 from selfish_rnn.reproduce.paper import ITEMS
-from selfish_rnn.reproduce.plan import PlannedRun, differences
+from selfish_rnn.reproduce.plan import PlannedRun
+from selfish_rnn.scheduling.run_jobs import is_finished
 from selfish_rnn.system import processor
 
 SERIES = ("epoch", "seconds", "train_perplexity", "valid_perplexity", "averaging", "active_weights")
@@ -102,11 +104,6 @@ def _read(path: Path) -> Result:
         return Result(**json.loads(path.read_text()))
     except (ValueError, TypeError) as error:
         raise UserError(f"{path} is not a result ({error}); restore it or delete it") from None
-
-
-def is_finished(folder: Path) -> bool:
-    """Whether a run folder holds an outcome."""
-    return (folder / "summary.json").is_file()
 
 
 def settings_of(folder: Path) -> Settings:

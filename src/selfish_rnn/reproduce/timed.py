@@ -12,8 +12,9 @@ from typing import Any
 from selfish_rnn.files import write_atomically
 from selfish_rnn.reproduce.making import Workshop
 from selfish_rnn.reproduce.plan import PlannedRun
-from selfish_rnn.reproduce.results import collect, is_finished, made_here, records_of
-from selfish_rnn.reproduce.scheduling.scheduler import SELFISH_RNN, Job, Progress
+from selfish_rnn.reproduce.results import collect, made_here, records_of
+from selfish_rnn.scheduling.run_jobs import is_finished
+from selfish_rnn.scheduling.scheduler import SELFISH_RNN, Job, Progress
 
 
 def make_timed(planned: Sequence[PlannedRun], workshop: Workshop, budget: float) -> Progress:

@@ -90,9 +90,9 @@ def _known_to_pay(experiment: Experiment, vocabulary: int) -> str | None:
     with torch.device("meta"):
         model = experiment.model.build(vocabulary)
     positions = sum(math.prod(each.shape) for each in choose_weights(model, None, model.dense_parameters))
-    masked, available = positions * MASKED_BYTES / 2**20, available_memory()
+    masked, available = positions * MASKED_BYTES, available_memory()
     if available is not None and masked > available:
-        return f"masked takes {masked / 1024:,.0f} GiB or more, {available / 1024:,.0f} are available"
+        return f"masked takes {masked / 2**30:,.0f} GiB or more, {available / 2**30:,.0f} are available"
     large = positions >= KNOWN_POSITIONS and experiment.model.name in KNOWN_MODELS
     sparse = experiment.sparsity >= KNOWN_SPARSITY and not experiment.method.build().prunes
     tokens = experiment.batch_size // experiment.sub_batches * experiment.window

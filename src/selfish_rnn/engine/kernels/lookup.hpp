@@ -25,16 +25,18 @@ struct TokensByTile {
   }
 };
 
-// Calls visit(token place, first weight, weights, first column, columns in the tile) for every wanted row of a tile.
-template <class Visit>
+// Calls visit(token place, tile, first weight, weights, column tile) for every wanted row of a tile.
+template <class Local, class Visit>
 inline void each_wanted_row(const Packed& packed, const TokensByTile& wanted, const int64_t* tokens, Visit visit) {
 #pragma omp parallel for schedule(dynamic, 1)
   for (int row_tile = 0; row_tile < packed.row_tiles(); ++row_tile) {
     if (wanted.bounds[row_tile] == wanted.bounds[row_tile + 1]) continue;
+    const int64_t height = packed.first_row(row_tile + 1) - packed.first_row(row_tile);
+    std::vector<int64_t> start(height);
+    std::vector<int> count(height);
     for (int column_tile = 0; column_tile < packed.column_tiles(); ++column_tile) {
-      const Tile tile = packed.tile(row_tile, column_tile);
-      int64_t start[kLargestTile];
-      int count[kLargestTile] = {};
+      const auto tile = packed.tile(row_tile, column_tile).of<Local>();
+      std::fill(count.begin(), count.end(), 0);
       int64_t at = 0;
       for (int entry = 0; entry < tile.count; ++entry) {
         start[tile.entries[entry].line] = at;
@@ -51,12 +53,13 @@ inline void each_wanted_row(const Packed& packed, const TokensByTile& wanted, co
 // y[n] = row tokens[n] of W.
 inline void lookup(const Packed& packed, const float* values, const int64_t* tokens, int64_t n, float* y) {
   const TokensByTile wanted(packed, tokens, n);
-  each_wanted_row(packed, wanted, tokens, [&](int64_t place, const Tile& tile, int64_t start, int count, int column_tile) {
+  const auto copy = [&](int64_t place, const auto& tile, int64_t start, int count, int column_tile) {
     float* to = y + place * packed.columns() + packed.first_column(column_tile);
     std::fill(to, y + place * packed.columns() + packed.first_column(column_tile + 1), 0.f);
     const float* value = values + tile.start + start;
     for (int at = 0; at < count; ++at) to[tile.local[start + at]] = value[at];
-  });
+  };
+  with_local(packed.large, [&](auto local) { each_wanted_row<decltype(local)>(packed, wanted, tokens, copy); });
 }
 
 // gradients = the sum of d[n] over the tokens of each row, at the existing weights.
@@ -66,11 +69,12 @@ inline void lookup_backward(const Packed& packed, const int64_t* tokens, const f
     std::fill(gradients + packed.value_start[row_tile * packed.column_tiles()],
               gradients + packed.value_start[(row_tile + 1) * packed.column_tiles()], 0.f);
   const TokensByTile wanted(packed, tokens, n);
-  each_wanted_row(packed, wanted, tokens, [&](int64_t place, const Tile& tile, int64_t start, int count, int column_tile) {
+  const auto add = [&](int64_t place, const auto& tile, int64_t start, int count, int column_tile) {
     const float* from = d + place * packed.columns() + packed.first_column(column_tile);
     float* gradient = gradients + tile.start + start;
     for (int at = 0; at < count; ++at) gradient[at] += from[tile.local[start + at]];
-  });
+  };
+  with_local(packed.large, [&](auto local) { each_wanted_row<decltype(local)>(packed, wanted, tokens, add); });
 }
 
 }  // namespace SELFISH_TARGET

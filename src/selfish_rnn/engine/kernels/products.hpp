@@ -187,12 +187,15 @@ inline void sddmm_panels(const Packed& packed, float* gradients, const float* x,
 }
 
 inline void transpose_values(const Packed& packed, const float* values, float* values_t) {
+  with_local(packed.large, [&](auto local) {
+    const auto* source = packed.sources<decltype(local)>();
 #pragma omp parallel for schedule(static)
-  for (int tile = 0; tile < packed.tiles(); ++tile) {
-    const float* from = values + packed.value_start[tile];
-    for (int64_t at = packed.value_start[tile]; at < packed.value_start[tile + 1]; ++at)
-      values_t[at] = from[packed.source[at]];
-  }
+    for (int tile = 0; tile < packed.tiles(); ++tile) {
+      const float* from = values + packed.value_start[tile];
+      for (int64_t at = packed.value_start[tile]; at < packed.value_start[tile + 1]; ++at)
+        values_t[at] = from[source[at]];
+    }
+  });
 }
 
 // The sum of every line over all columns; those that are not filled must be zero.

@@ -22,7 +22,8 @@ SELFISH_INLINE void fetch(const float* row) {
 
 // A single column does so little with a weight that the weights, which come from far, cannot come fast enough: what is
 // needed some rows later is fetched, beyond the page to which processors confine themselves.
-SELFISH_INLINE void fetch_weights(const uint8_t* local, const float* value, int length) {
+template <class Local>
+SELFISH_INLINE void fetch_weights(const Local* local, const float* value, int length) {
   constexpr int kWeightsAhead = 1024;
   for (int at = 0; at < length; at += 16) __builtin_prefetch(value + kWeightsAhead + at);
   __builtin_prefetch(local + kWeightsAhead);
@@ -35,35 +36,36 @@ SELFISH_INLINE void add_product(V* sum, V value, const float* x) {
 
 // Four products. What limits these loops is how much can be loaded at a time. The four values therefore come with one
 // load and are spread in registers, and so do their four columns.
-template <class V, int N, int Sets>
-SELFISH_INLINE void add_four_products(V (*sum)[N], const float* value, const uint8_t* local, const float* x) {
+template <class V, int N, int Sets, class Local>
+SELFISH_INLINE void add_four_products(V (*sum)[N], const float* value, const Local* local, const float* x) {
   constexpr int kWidth = N * kLanes<V>;
   if constexpr (kLanes<V> == 1) {
     SELFISH_UNROLL for (int i = 0; i < 4; ++i) add_product<V, N>(sum[i % Sets], value[i], x + local[i] * kWidth);
   } else {
-    uint32_t columns;
+    using Four = std::conditional_t<sizeof(Local) == 1, uint32_t, uint64_t>;
+    Four columns;
     std::memcpy(&columns, local, sizeof columns);
     const V values = load4<V>(value);
-    // Eight floats times the column, cut out of the four where it lies. The first byte is the lowest one on every machine
+    // Eight floats times the column, cut out of the four where it lies. The first one is the lowest on every machine
     // the vectors are for.
-    constexpr int kShift = 5;
-    constexpr uint32_t kMask = 255u << kShift;
-    const auto row = [x](uint32_t eights) {
+    constexpr int kBits = 8 * sizeof(Local), kShift = 5;
+    constexpr Four kMask = ((Four{1} << kBits) - 1) << kShift;
+    const auto row = [x](Four eights) {
       return reinterpret_cast<const float*>(reinterpret_cast<const char*>(x) +
                                             static_cast<size_t>(eights & kMask) * (kWidth / 8));
     };
     add_product<V, N>(sum[0], spread<0>(values), row(columns << kShift));
-    add_product<V, N>(sum[1 % Sets], spread<1>(values), row(columns >> (8 - kShift)));
-    add_product<V, N>(sum[2 % Sets], spread<2>(values), row(columns >> (16 - kShift)));
-    add_product<V, N>(sum[3 % Sets], spread<3>(values), row(columns >> (24 - kShift)));
+    add_product<V, N>(sum[1 % Sets], spread<1>(values), row(columns >> (kBits - kShift)));
+    add_product<V, N>(sum[2 % Sets], spread<2>(values), row(columns >> (2 * kBits - kShift)));
+    add_product<V, N>(sum[3 % Sets], spread<3>(values), row(columns >> (3 * kBits - kShift)));
   }
 }
 
 // Entries of equal length one after the other; Rest = length % 4 is a constant so that no branch is left. Sets of sums
 // hide the time an addition takes where one row has too few vectors for that.
-template <class V, int N, int Sets, int Rest>
-SELFISH_INLINE void spmm_run(const Entry* entry, const Entry* end, int count, const uint8_t*& local,
-                                 const float*& value, const float* x, float* y) {
+template <class V, int N, int Sets, int Rest, class Local>
+SELFISH_INLINE void spmm_run(const Entry<Local>* entry, const Entry<Local>* end, int count, const Local*& local,
+                             const float*& value, const float* x, float* y) {
   constexpr int kWidth = N * kLanes<V>;
   for (; entry != end; ++entry) {
     float* row = y + entry->line * kWidth;
@@ -87,15 +89,15 @@ SELFISH_INLINE void spmm_run(const Entry* entry, const Entry* end, int count, co
 }
 
 // y += W x for one tile; x and y point to the tile's first column and first row in their panels.
-template <class V, int N>
-inline void spmm_tile(const Tile& tile, const float* values, const float* x, float* y) {
+template <class V, int N, class Local>
+inline void spmm_tile(const TileOf<Local>& tile, const float* values, const float* x, float* y) {
   constexpr int kSets = N == 1 ? 4 : N <= 3 ? 2 : 1;
-  const Entry *entry = tile.entries, *end = tile.entries + tile.count;
-  const uint8_t* local = tile.local;
+  const Entry<Local>*entry = tile.entries, *end = tile.entries + tile.count;
+  const Local* local = tile.local;
   const float* value = values + tile.start;
   while (entry != end) {
     const int length = entry->count_minus_one + 1;
-    const Entry* stop = entry + 1;
+    const Entry<Local>* stop = entry + 1;
     while (stop != end && stop->count_minus_one + 1 == length) ++stop;
     switch (length % 4) {
       case 0: spmm_run<V, N, kSets, 0>(entry, stop, length / 4, local, value, x, y); break;
@@ -108,8 +110,8 @@ inline void spmm_tile(const Tile& tile, const float* values, const float* x, flo
 }
 
 // The inner products of one row of d with Count rows of x.
-template <int N, int Count>
-SELFISH_INLINE V8 inner_products(const uint8_t* local, const float* x, const float* d) {
+template <int N, int Count, class Local>
+SELFISH_INLINE V8 inner_products(const Local* local, const float* x, const float* d) {
   constexpr int kWidth = 8 * N;
   V8 sum[8];
   const float* row[Count];
@@ -125,8 +127,8 @@ SELFISH_INLINE V8 inner_products(const uint8_t* local, const float* x, const flo
 }
 
 // Added to the gradient; as eight, the rest of them zeros, unless that would reach beyond the tile's values.
-template <int N, int Count>
-SELFISH_INLINE void add_inner_products(float* gradient, const float* stop, const uint8_t* local, const float* x,
+template <int N, int Count, class Local>
+SELFISH_INLINE void add_inner_products(float* gradient, const float* stop, const Local* local, const float* x,
                                        const float* d) {
   const V8 found = inner_products<N, Count>(local, x, d);
   if (Count == 8 || gradient + 8 <= stop) {
@@ -137,10 +139,10 @@ SELFISH_INLINE void add_inner_products(float* gradient, const float* stop, const
 }
 
 // gradient += (d x^T at the weights of one tile); x and d point to the tile's first column and row in their panels.
-template <int N>
-inline void sddmm_tile(const Tile& tile, float* gradients, const float* x, const float* d) {
+template <int N, class Local>
+inline void sddmm_tile(const TileOf<Local>& tile, float* gradients, const float* x, const float* d) {
   constexpr int kWidth = 8 * N;
-  const uint8_t* local = tile.local;
+  const Local* local = tile.local;
   float* gradient = gradients + tile.start;
   const float* stop = gradients + tile.stop;
   for (int entry = 0; entry < tile.count; ++entry) {
@@ -164,8 +166,9 @@ inline void sddmm_tile(const Tile& tile, float* gradients, const float* x, const
 }
 
 // sddmm_tile for a single column.
-inline void sddmm_tile_single(const Tile& tile, float* gradients, const float* x, const float* d) {
-  const uint8_t* local = tile.local;
+template <class Local>
+inline void sddmm_tile_single(const TileOf<Local>& tile, float* gradients, const float* x, const float* d) {
+  const Local* local = tile.local;
   float* gradient = gradients + tile.start;
   for (int entry = 0; entry < tile.count; ++entry)
     for (int left = tile.entries[entry].count_minus_one + 1; left > 0; --left)
@@ -176,7 +179,8 @@ inline void sddmm_tile_single(const Tile& tile, float* gradients, const float* x
 constexpr int kWidest = 64;
 using Widest = VectorOf<SELFISH_WIDEST>::type;
 
-inline void spmm(int width, const Tile& tile, const float* values, const float* x, float* y) {
+template <class Local>
+inline void spmm_of(int width, const TileOf<Local>& tile, const float* values, const float* x, float* y) {
   switch (width) {
     case 1: spmm_tile<float, 1>(tile, values, x, y); break;
     case 8: spmm_tile<V8, 1>(tile, values, x, y); break;
@@ -190,7 +194,8 @@ inline void spmm(int width, const Tile& tile, const float* values, const float* 
   }
 }
 
-inline void sddmm(int width, const Tile& tile, float* gradients, const float* x, const float* d) {
+template <class Local>
+inline void sddmm_of(int width, const TileOf<Local>& tile, float* gradients, const float* x, const float* d) {
   switch (width) {
     case 1: sddmm_tile_single(tile, gradients, x, d); break;
     case 8: sddmm_tile<1>(tile, gradients, x, d); break;
@@ -202,6 +207,14 @@ inline void sddmm(int width, const Tile& tile, float* gradients, const float* x,
     case 56: sddmm_tile<7>(tile, gradients, x, d); break;
     default: sddmm_tile<8>(tile, gradients, x, d);
   }
+}
+
+inline void spmm(int width, const Tile& tile, const float* values, const float* x, float* y) {
+  with_local(tile.large, [&](auto local) { spmm_of(width, tile.of<decltype(local)>(), values, x, y); });
+}
+
+inline void sddmm(int width, const Tile& tile, float* gradients, const float* x, const float* d) {
+  with_local(tile.large, [&](auto local) { sddmm_of(width, tile.of<decltype(local)>(), gradients, x, d); });
 }
 
 }  // namespace SELFISH_TARGET

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from selfish_rnn.engine import library
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
-from selfish_rnn.engine.packed_weight import PackedWeight
+from selfish_rnn.engine.index import check_count, contents
 
 
 def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
@@ -45,14 +45,15 @@ class LayerWeights(NamedTuple):
         input_values, recurrent_values = contiguous(self.input_values, self.recurrent_values)
         return self._replace(input_values=input_values, recurrent_values=recurrent_values)
 
-    def check(self, rows: int, inputs: int, hidden: int) -> None:
-        """Whether they take so many features, and so many states, to so many rows."""
-        check_weight(self.input_values, self.input_index, rows, inputs)
-        check_weight(self.recurrent_values, self.recurrent_index, rows, hidden)
+    def check(self, gate_rows: tuple[int, ...], inputs: int, hidden: int) -> None:
+        """Whether they take so many features, and so many states, to gates of so many rows."""
+        check_weight(self.input_values, self.input_index, sum(gate_rows), inputs)
+        check_weight(self.recurrent_values, self.recurrent_index, sum(gate_rows), hidden)
+        check_gates(self.recurrent_index, gate_rows)
 
     def collect(self, x: Tensor, h_panels: Tensor, d_input: Tensor, d_recurrent: Tensor, hidden: int) -> None:
         """Leave the factors of the dense gradients, if they are wanted; the last two are gradients as panels."""
-        tokens, rows = x.shape[0] * x.shape[1], library.header(self.input_index).rows
+        tokens, rows = x.shape[0] * x.shape[1], contents(self.input_index).rows
         if is_collecting(self.input_index):
             collect(self.input_index, x, panel_rows(d_input, tokens, rows))
         if is_collecting(self.recurrent_index):
@@ -86,7 +87,21 @@ def contiguous(*tensors: Tensor) -> list[Tensor]:
     for tensor in tensors:
         if tensor.dtype != torch.float32:
             raise TypeError(f"the packed engine computes in torch.float32, not in {tensor.dtype}")
+        if not tensor.is_cpu:
+            raise TypeError(f"the packed engine computes on the CPU, not on {tensor.device}")
     return [tensor.contiguous() for tensor in tensors]
+
+
+def row_numbers(name: str, numbers: Tensor, rows: int) -> Tensor:
+    """Tokens or targets as the kernels take them, if they are rows of a packed matrix."""
+    if numbers.dtype != torch.int64 or not numbers.is_cpu:
+        raise TypeError(f"every {name} must be a torch.int64 on the CPU, not {numbers.dtype} on {numbers.device}")
+    if numbers.numel():
+        lowest, highest = (int(bound) for bound in torch.aminmax(numbers))
+        if lowest < 0 or highest >= rows:
+            wrong = lowest if lowest < 0 else highest
+            raise IndexError(f"{name} {wrong} is out of range: the packed matrix has {rows} rows")
+    return numbers.contiguous()
 
 
 def contiguous_if(tensor: Tensor | None) -> Tensor | None:
@@ -120,14 +135,19 @@ def panel_rows(panels: Tensor, columns: int, features: int) -> Tensor:
 
 def check_weight(values: Tensor, index: Tensor, outputs: int, inputs: int) -> None:
     """Whether a packed matrix takes so many features to so many."""
-    header = library.header(index)
-    if (header.rows, header.columns) != (outputs, inputs):
+    found = contents(index)
+    if (found.rows, found.columns) != (outputs, inputs):
         raise ValueError(
             f"inputs of {inputs} features and outputs of {outputs} do not fit a packed matrix of "
-            f"{header.rows} rows and {header.columns} columns"
+            f"{found.rows} rows and {found.columns} columns"
         )
-    if values.shape != (header.count,):
-        raise ValueError(f"the packed matrix has {header.count} weights, its values are of shape {tuple(values.shape)}")
+    check_count(values, found.count)
+
+
+def check_gates(index: Tensor, gate_rows: tuple[int, ...]) -> None:
+    """Whether the gates are where a kernel expects them: each of its threads takes the same units of all gates."""
+    if not contents(index).has_gates(gate_rows):
+        raise ValueError(f"a recurrent matrix packed with gate_rows={gate_rows} is needed, this one is cut otherwise")
 
 
 def check_shape(name: str, tensor: Tensor | None, *shape: int) -> None:
@@ -135,26 +155,22 @@ def check_shape(name: str, tensor: Tensor | None, *shape: int) -> None:
         raise ValueError(f"the {name} must be of shape {shape}, it is of shape {tuple(tensor.shape)}")
 
 
-def check_rows(name: str, numbers: Tensor, index: Tensor) -> None:
-    """Whether tokens or targets are rows of a packed matrix."""
-    if numbers.numel() == 0:
-        return
-    rows = library.header(index).rows
-    lowest, highest = (int(bound) for bound in torch.aminmax(numbers))
-    if lowest < 0 or highest >= rows:
-        wrong = lowest if lowest < 0 else highest
-        raise IndexError(f"{name} {wrong} is out of range: the packed matrix has {rows} rows")
+def check_sizes(kept: NamedTuple, sizes: Sequence[int]) -> None:
+    """Whether what a forward pass kept is that of this window."""
+    for name, tensor, size in zip(kept._fields, kept, sizes, strict=True):
+        check_shape(f"kept {name}", tensor, size)
 
 
-def check_gates(weights: Sequence[PackedWeight], gate_rows: tuple[int, ...]) -> None:
-    """Whether the gates are where a kernel expects them: each of its threads takes the same units of all gates."""
-    for weight in weights:
-        if weight.gate_rows != gate_rows:
-            raise ValueError(f"a recurrent matrix with gates of {gate_rows} rows is needed, not {weight.gate_rows}")
+def check_together(needs: Sequence[bool], one: int, other: int, what: str) -> None:
+    """Whether both of two gradients are wanted or none: a kernel makes them in one."""
+    if needs[one] != needs[other]:
+        raise ValueError(f"the gradients {what} are needed together or not at all")
 
 
 def window_shape(x: Tensor, hidden: int, *states: Tensor | None) -> dict[str, int]:
     """The sizes of a window as the kernels take them, if it has a step and the states fit; it may have no sequence."""
+    if x.ndim != 3:
+        raise ValueError(f"a window is steps x batch x features, not of shape {tuple(x.shape)}")
     steps, batch, _ = x.shape
     if steps == 0:
         raise ValueError(f"a window needs at least one step, this one is {steps} x {batch}")

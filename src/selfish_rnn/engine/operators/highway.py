@@ -23,17 +23,22 @@ class Kept(NamedTuple):
     states: Tensor
     h_panels: Tensor
 
-    @classmethod
-    def empty(cls, x: Tensor, hidden: int, depth: int, keep: bool) -> Kept:
+    @staticmethod
+    def sizes(x: Tensor, hidden: int, depth: int, keep: bool) -> list[int]:
+        """How many floats each of them has."""
         steps, batch, _ = x.shape
         step = panel_floats(batch, hidden)
         later = steps * (depth - 1) if keep else min(depth - 1, 1)
-        return cls(
-            gates=x.new_empty(steps * 2 * step),
-            later_gates=x.new_empty(later * 2 * step),
-            states=x.new_empty((steps * depth + 1 if keep else 2) * step),
-            h_panels=x.new_empty(depth * panel_floats(steps * batch, hidden) if keep else 0),
-        )
+        return [
+            steps * 2 * step,
+            later * 2 * step,
+            (steps * depth + 1 if keep else 2) * step,
+            depth * panel_floats(steps * batch, hidden) if keep else 0,
+        ]
+
+    @classmethod
+    def empty(cls, x: Tensor, hidden: int, depth: int, keep: bool) -> Kept:
+        return cls(*map(x.new_empty, cls.sizes(x, hidden, depth, keep)))
 
 
 class Gradients(NamedTuple):
@@ -64,7 +69,6 @@ def highway_window(
 
     x is steps x batch x inputs, h and ``mask`` batch x hidden; there is a recurrent matrix and a bias for each depth.
     """
-    common.check_gates(recurrence, (h.shape[-1],) * 2)
     values, indices = [weight.values for weight in recurrence], [weight.index for weight in recurrence]
     keep = common.wants_gradients(x, h, inputs.values, *values, *biases)
     y: Tensor = highway(x, h, mask, inputs.values, inputs.index, values, indices, list(biases), keep)[0]
@@ -94,6 +98,8 @@ def highway(
     hidden, inputs, batch = h.shape[-1], x.shape[-1], x.shape[1]
     shape = common.window_shape(x, hidden, h, mask)
     _check_weights(input_values, input_index, values, indices, inputs, hidden)
+    if len(biases) != len(values):
+        raise ValueError(f"there are {len(values)} depths and {len(biases)} biases")
     for bias in biases:
         common.check_shape("bias", bias, 2 * hidden)
     y = x.new_empty(*x.shape[:2], hidden)
@@ -128,9 +134,12 @@ def highway(
 def _check_weights(
     input_values: Tensor, input_index: Tensor, values: list[Tensor], indices: list[Tensor], inputs: int, hidden: int
 ) -> None:
+    if not values or len(values) != len(indices):
+        raise ValueError(f"every depth, at least one, has values and an index, not {len(values)} and {len(indices)}")
     common.check_weight(input_values, input_index, 2 * hidden, inputs)
     for level_values, index in zip(values, indices, strict=True):
         common.check_weight(level_values, index, 2 * hidden, hidden)
+        common.check_gates(index, (hidden, hidden))
 
 
 @highway.register_fake
@@ -155,8 +164,10 @@ def highway_backward(
     x, dy, input_values = common.contiguous(x, dy, input_values)
     mask, values = common.contiguous_if(mask), common.contiguous(*values)
     hidden, inputs, batch, depth = dy.shape[-1], x.shape[-1], x.shape[1], len(values)
-    shape, forward, tokens = common.window_shape(x, hidden, mask), Kept(*kept), x.shape[0] * batch
+    shape, forward, tokens = common.window_shape(x, hidden, mask), Kept(*common.contiguous(*kept)), x.shape[0] * batch
     _check_weights(input_values, input_index, values, indices, inputs, hidden)
+    common.check_sizes(forward, Kept.sizes(x, hidden, depth, True))
+    common.check_shape("gradient", dy, *x.shape[:2], hidden)
     found = _gradients(x, input_values, values, dy, needs)
     if batch == 0:
         return [gradient.zero_() for gradient in found]

@@ -28,17 +28,17 @@ class Results(NamedTuple):
     @classmethod
     def empty(cls, x: Tensor, hidden: int, chunk: int, keep: bool) -> Results:
         steps, batch, _ = x.shape
-        step = panel_floats(batch, 1)
+        gates, masters, cells, h_panels = Kept.sizes(x, hidden, chunk)
         return cls(
             y=x.new_empty(steps, batch, hidden),
             c_last=x.new_empty(batch, hidden),
             input_distance=x.new_empty(steps, batch),
             forget_distance=x.new_empty(steps, batch),
-            gates=x.new_empty(steps * step * _rows(hidden, chunk)),
-            masters=x.new_empty(steps * step * 2 * (hidden // chunk)),
-            states=x.new_empty((steps + 1) * step * hidden),
-            cells=x.new_empty((steps + 1) * step * hidden),
-            h_panels=x.new_empty(panel_floats(steps * batch, hidden) if keep else 0),
+            gates=x.new_empty(gates),
+            masters=x.new_empty(masters),
+            states=x.new_empty(cells),
+            cells=x.new_empty(cells),
+            h_panels=x.new_empty(h_panels if keep else 0),
         )
 
 
@@ -49,6 +49,18 @@ class Kept(NamedTuple):
     masters: Tensor
     cells: Tensor
     h_panels: Tensor
+
+    @staticmethod
+    def sizes(x: Tensor, hidden: int, chunk: int) -> list[int]:
+        """How many floats each of them has."""
+        steps, batch, _ = x.shape
+        step = panel_floats(batch, 1)
+        return [
+            steps * step * _rows(hidden, chunk),
+            steps * step * 2 * (hidden // chunk),
+            (steps + 1) * step * hidden,
+            panel_floats(steps * batch, hidden),
+        ]
 
 
 def ordered_window(
@@ -66,8 +78,6 @@ def ordered_window(
     x is steps x batch x inputs, h and c batch x hidden. ``recurrent_values`` stand for those of ``recurrence``, of
     which some may be dropped.
     """
-    hidden = h.shape[-1]
-    common.check_gates([recurrence], (*(hidden // chunk,) * 2, *(hidden,) * 4))
     keep = common.wants_gradients(x, h, c, inputs.values, recurrent_values, bias)
     results = Results(
         *ordered_neurons(x, h, c, inputs.values, inputs.index, recurrent_values, recurrence.index, bias, chunk, keep)
@@ -77,6 +87,12 @@ def ordered_window(
 
 def _rows(hidden: int, chunk: int) -> int:
     return 4 * hidden + 2 * (hidden // chunk)
+
+
+def _gate_rows(hidden: int, chunk: int) -> tuple[int, ...]:
+    if chunk < 1 or hidden % chunk:
+        raise ValueError(f"chunks of {chunk} units do not divide {hidden} units")
+    return (*(hidden // chunk,) * 2, *(hidden,) * 4)
 
 
 @common.operator("ordered_neurons")
@@ -97,7 +113,7 @@ def ordered_neurons(
     weights = common.LayerWeights(input_values, input_index, recurrent_values, recurrent_index).contiguous()
     hidden, inputs = h.shape[-1], x.shape[-1]
     shape = common.window_shape(x, hidden, h, c)
-    weights.check(_rows(hidden, chunk), inputs, hidden)
+    weights.check(_gate_rows(hidden, chunk), inputs, hidden)
     common.check_shape("bias", bias, _rows(hidden, chunk))
     results = Results.empty(x, hidden, chunk, keep)
     if x.shape[1] == 0:
@@ -140,10 +156,13 @@ def ordered_neurons_backward(
     x, dy = common.contiguous(x, dy)
     weights = common.LayerWeights(input_values, input_index, recurrent_values, recurrent_index).contiguous()
     dc_last = common.contiguous_if(dc_last)
-    hidden, inputs, forward = dy.shape[-1], x.shape[-1], Kept(*kept)
-    rows = _rows(hidden, chunk)
+    hidden, inputs, forward = dy.shape[-1], x.shape[-1], Kept(*common.contiguous(*kept))
     shape = common.window_shape(x, hidden, dc_last)
-    weights.check(rows, inputs, hidden)
+    weights.check(_gate_rows(hidden, chunk), inputs, hidden)
+    rows = _rows(hidden, chunk)
+    common.check_sizes(forward, Kept.sizes(x, hidden, chunk))
+    common.check_shape("gradient", dy, *x.shape[:2], hidden)
+    common.check_together(needs, 1, 2, "of h and c")
     found = common.LayerGradients.empty(x, weights, rows, hidden, needs)
     tokens, batch = x.shape[0] * x.shape[1], x.shape[1]
     if batch == 0:

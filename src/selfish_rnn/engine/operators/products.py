@@ -13,6 +13,7 @@ from torch import Tensor
 
 from selfish_rnn.engine import library
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
+from selfish_rnn.engine.index import contents
 from selfish_rnn.engine.library import address, panel_floats
 from selfish_rnn.engine.operators import common
 
@@ -46,6 +47,7 @@ def linear_backward(x: Tensor, gradient: Tensor, values: Tensor, index: Tensor, 
     x, gradient, values = common.contiguous(x, gradient, values)
     columns, rows = x.shape[-1], gradient.shape[-1]
     common.check_weight(values, index, rows, columns)
+    common.check_shape("gradient", gradient, *x.shape[:-1], rows)
     n = x.numel() // columns
     found = _linear_gradients(x, gradient, values, needs)
     if n == 0:
@@ -90,10 +92,10 @@ linear.register_autograd(_linear_autograd, setup_context=_save_linear)
 @common.operator("lookup")
 def lookup(tokens: Tensor, values: Tensor, index: Tensor, columns: int) -> Tensor:
     """The rows of W that ``tokens`` (int64) name: … x columns."""
-    tokens = tokens.contiguous()
     (values,) = common.contiguous(values)
-    common.check_weight(values, index, library.header(index).rows, columns)
-    common.check_rows("token", tokens, index)
+    rows = contents(index).rows
+    common.check_weight(values, index, rows, columns)
+    tokens = common.row_numbers("token", tokens, rows)
     y = values.new_empty(*tokens.shape, columns)
     if tokens.numel():
         library.kernels().selfish_lookup(address(index), address(values), address(tokens), tokens.numel(), address(y))
@@ -109,9 +111,10 @@ def _(tokens: Tensor, values: Tensor, index: Tensor, columns: int) -> Tensor:
 def lookup_backward(tokens: Tensor, gradient: Tensor, values: Tensor, index: Tensor) -> Tensor:
     """The gradient of values."""
     gradient, values = common.contiguous(gradient, values)
-    tokens = tokens.contiguous()
-    common.check_weight(values, index, library.header(index).rows, gradient.shape[-1])
-    common.check_rows("token", tokens, index)
+    rows, columns = contents(index).rows, gradient.shape[-1]
+    common.check_weight(values, index, rows, columns)
+    tokens = common.row_numbers("token", tokens, rows)
+    common.check_shape("gradient", gradient, *tokens.shape, columns)
     found = torch.empty_like(values)
     library.kernels().selfish_lookup_backward(
         address(index), address(tokens), address(gradient), tokens.numel(), address(found)
@@ -148,10 +151,10 @@ def cross_entropy(
     """The mean cross-entropy of ``softmax(x W^T + bias)`` with ``targets``, and with ``gradients`` those of x, values
     and bias, which are at hand: without them they are empty."""
     x, values, bias = common.contiguous(x, values, bias)
-    targets = targets.contiguous()
     columns, rows, n = x.shape[-1], len(bias), targets.numel()
     common.check_weight(values, index, rows, columns)
-    common.check_rows("target", targets, index)
+    common.check_shape("bias", bias, rows)
+    targets = common.row_numbers("target", targets, rows)
     if x.numel() != n * columns:
         raise ValueError(f"there are {x.numel() // columns} inputs and {n} targets")
     found = _loss_gradients(x, values, bias, gradients)

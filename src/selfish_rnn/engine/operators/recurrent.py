@@ -11,6 +11,7 @@ from torch import Tensor
 from selfish_rnn.engine import library
 from selfish_rnn.engine.library import panel_floats
 from selfish_rnn.engine.operators import common
+from selfish_rnn.errors import unknown
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
@@ -24,17 +25,28 @@ class Kept(NamedTuple):
     extra: Tensor
     h_panels: Tensor
 
-    @classmethod
-    def empty(cls, x: Tensor, hidden: int, cell: str, keep: bool) -> Kept:
+    @staticmethod
+    def sizes(x: Tensor, hidden: int, cell: str, keep: bool) -> list[int]:
+        """How many floats each of them has."""
         steps, batch, _ = x.shape
         step = panel_floats(batch, 1) * hidden
-        return cls(
-            gates=x.new_empty(steps * step * GATES[cell]),
-            states=x.new_empty((steps + 1) * step),
-            cells=x.new_empty((steps + 1) * step if cell == "lstm" else 0),
-            extra=x.new_empty(steps * step if cell == "gru" else 0),
-            h_panels=x.new_empty(panel_floats(steps * batch, hidden) if keep else 0),
-        )
+        return [
+            steps * step * GATES[cell],
+            (steps + 1) * step,
+            (steps + 1) * step if cell == "lstm" else 0,
+            steps * step if cell == "gru" else 0,
+            panel_floats(steps * batch, hidden) if keep else 0,
+        ]
+
+    @classmethod
+    def empty(cls, x: Tensor, hidden: int, cell: str, keep: bool) -> Kept:
+        return cls(*map(x.new_empty, cls.sizes(x, hidden, cell, keep)))
+
+
+def _gate_rows(cell: str, hidden: int) -> tuple[int, ...]:
+    if cell not in GATES:
+        raise ValueError(unknown("cell", cell, GATES))
+    return (hidden,) * GATES[cell]
 
 
 @common.operator("recurrent_layer")
@@ -59,9 +71,10 @@ def recurrent_layer(
     weights = common.LayerWeights(input_values, input_index, recurrent_values, recurrent_index).contiguous()
     bias, recurrent_bias = common.contiguous_if(bias), common.contiguous_if(recurrent_bias)
     hidden, inputs = h.shape[-1], x.shape[-1]
-    rows = GATES[cell] * hidden
+    gate_rows = _gate_rows(cell, hidden)
+    rows = sum(gate_rows)
     shape = common.window_shape(x, hidden, h, c if cell == "lstm" else None)
-    weights.check(rows, inputs, hidden)
+    weights.check(gate_rows, inputs, hidden)
     common.check_shape("bias", bias, rows)
     common.check_shape("bias", recurrent_bias, rows)
     if cell != "gru" and recurrent_bias is not None:
@@ -119,9 +132,14 @@ def recurrent_layer_backward(
     x, dy = common.contiguous(x, dy)
     weights = common.LayerWeights(input_values, input_index, recurrent_values, recurrent_index).contiguous()
     dh_last, dc_last = common.contiguous_if(dh_last), common.contiguous_if(dc_last)
-    rows, inputs, forward = GATES[cell] * hidden, x.shape[-1], Kept(*kept)
+    gate_rows, inputs, forward = _gate_rows(cell, hidden), x.shape[-1], Kept(*common.contiguous(*kept))
+    rows = sum(gate_rows)
     shape = common.window_shape(x, hidden, dh_last, dc_last)
-    weights.check(rows, inputs, hidden)
+    weights.check(gate_rows, inputs, hidden)
+    common.check_sizes(forward, Kept.sizes(x, hidden, cell, True))
+    common.check_shape("gradient", dy, *x.shape[:2], hidden)
+    if cell == "lstm":
+        common.check_together(needs, 1, 2, "of h and c")
     found = common.LayerGradients.empty(x, weights, rows, hidden, needs)
     if x.shape[1] == 0:
         return [gradient.zero_() for gradient in found]

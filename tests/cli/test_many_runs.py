@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from selfish_rnn.cli.reproduce import _Display
-from selfish_rnn.reproduce.scheduling.scheduler import Job, Outcome, Progress
+from selfish_rnn.cli.many_runs import RunsDisplay
+from selfish_rnn.scheduling.scheduler import Job, Outcome, Progress
 
 
 def job(folder: Path) -> Job:
@@ -28,12 +28,13 @@ def progress(tmp_path: Path) -> Progress:
         running=[job(tmp_path / "running")],
         elsewhere=[elsewhere],
         outcomes=[Outcome(job(tmp_path / "done"), "finished"), Outcome(job(tmp_path / "bad"), "failed", code=1)],
+        killed=[job(tmp_path / "done")],
     )
 
 
 def shown(progress: Progress, terminal: bool) -> str:
     console = Console(file=io.StringIO(), force_terminal=terminal, width=120, color_system=None)
-    with _Display(console) as display:
+    with RunsDisplay(console) as display:
         display(progress)
         display(progress)
     assert isinstance(console.file, io.StringIO)
@@ -42,10 +43,17 @@ def shown(progress: Progress, terminal: bool) -> str:
 
 def test_a_terminal_shows_where_every_run_stands(progress: Progress) -> None:
     text = shown(progress, terminal=True)
-    assert "epoch 20/60  valid perplexity 333.25  10 min 00 s left" in text
-    assert "first epoch" in text
+    rows = [line.split() for line in text.splitlines()]
+    assert ["running", "running", "20/60", "333.25", "10", "min", "00", "s"] in rows
+    for row in (["elsewhere", "elsewhere"], ["done", "finished"], ["bad", "failed"], ["waiting", "waiting"]):
+        assert row in rows
     assert "1 done, 2 running, 1 failed, 1 waiting" in text
 
 
 def test_a_log_has_a_line_for_what_happens(progress: Progress) -> None:
-    assert shown(progress, terminal=False).splitlines() == ["done  finished", "bad  failed", "running  started"]
+    assert shown(progress, terminal=False).splitlines() == [
+        "done  finished",
+        "bad  failed",
+        "running  started",
+        "done  killed (1 of 3 times it may be), goes on from its checkpoint",
+    ]

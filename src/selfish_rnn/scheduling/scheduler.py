@@ -25,6 +25,9 @@ SELFISH_RNN = (sys.executable, "-m", "selfish_rnn")
 STOPPED_CODES = (130, -signal.SIGINT)
 """What a process that was asked to stop ends with: by itself, or before it could listen."""
 
+KILLED_CODES = (130, 137, 143)
+"""What a process ends with that somebody else ended, where it is not the negative number of a signal."""
+
 POLL_SECONDS = 0.2
 TAIL_LINES = 15
 
@@ -34,7 +37,8 @@ class Job:
     """A run to be made.
 
     ``command`` is asked when the job's turn comes, because it is another one for a run that was interrupted. ``limit``
-    is for how many seconds it may work before it is asked to stop with a checkpoint.
+    is for how many seconds it may work before it is asked to stop with a checkpoint, ``retries`` how often it is
+    started again after its process was killed.
     """
 
     name: str
@@ -42,6 +46,7 @@ class Job:
     command: Callable[[], Sequence[str]]
     done: Callable[[], bool]
     limit: float | None = None
+    retries: int = 3
 
     @property
     def log(self) -> Path:
@@ -67,12 +72,13 @@ class Outcome:
 
 @dataclass
 class Progress:
-    """Where all jobs stand: what a listener is told at every turn."""
+    """Where all jobs stand: what a listener is told at every turn. ``killed`` has those that are started again too."""
 
     waiting: list[Job]
     running: list[Job] = field(default_factory=list)
     elsewhere: list[Job] = field(default_factory=list)
     outcomes: list[Outcome] = field(default_factory=list)
+    killed: list[Job] = field(default_factory=list)
 
     @property
     def failed(self) -> list[Outcome]:
@@ -88,14 +94,26 @@ class Process(Protocol):
 
 
 Listener = Callable[[Progress], None]
-Launch = Callable[[Sequence[str], IO[bytes]], Process]
+Launch = Callable[[Job, IO[bytes]], Process]
 
 
-def launch(command: Sequence[str], log: IO[bytes]) -> Process:
+def launch(job: Job, log: IO[bytes]) -> Process:
+    """A process of this machine."""
+    return start_process(job.command(), log)
+
+
+def start_process(
+    command: Sequence[str], log: IO[bytes], in_child: Callable[[], None] | None = None
+) -> subprocess.Popen[bytes]:
     """A process in a session of its own: Ctrl-C reaches it once, from the scheduler, and not from the terminal too."""
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True, env=environment
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        preexec_fn=in_child,
     )
 
 
@@ -104,7 +122,8 @@ def run(jobs: Sequence[Job], workers: int, listener: Listener | None = None, lau
 
     Ctrl-C and SIGTERM are passed on once, so that runs stop with a checkpoint, and nothing new is started. A job that
     another process works on, one left over from a scheduler that was killed for example, is waited for, and takes the
-    place of a worker meanwhile.
+    place of a worker meanwhile. A job whose process is killed, or lost with its machine, is started again and goes on
+    from its checkpoint, as often as it allows.
 
     Example::
 
@@ -160,9 +179,19 @@ class _Scheduler:
                 state = "finished"
             elif stopping:
                 state = "stopped"
+            elif worker.told and code in STOPPED_CODES:
+                state = "out of time"
+            elif self._may_try_again(worker.job, code):
+                self._progress.killed.append(worker.job)
+                self._progress.waiting.insert(0, worker.job)
+                continue
             else:
-                state = "out of time" if worker.told and code in STOPPED_CODES else "failed"
+                state = "failed"
             self._progress.outcomes.append(Outcome(worker.job, state, time.monotonic() - worker.started, code))
+
+    def _may_try_again(self, job: Job, code: int) -> bool:
+        """Whether a process did not end by itself; one that did would end the same way again."""
+        return (code < 0 or code in KILLED_CODES) and self._progress.killed.count(job) < job.retries
 
     def _stop_those_out_of_time(self) -> None:
         for worker in self._workers:
@@ -193,7 +222,7 @@ class _Scheduler:
             if not _lock(log):
                 return False
             # The process inherits the locked file, so the lock lasts as long as the process, whatever happens here.
-            self._workers.append(_Worker(job, self._launch(job.command(), log), time.monotonic()))
+            self._workers.append(_Worker(job, self._launch(job, log), time.monotonic()))
             return True
 
 

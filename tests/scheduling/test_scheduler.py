@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from selfish_rnn.reproduce.scheduling.progress import RunProgress, read_progress
-from selfish_rnn.reproduce.scheduling.scheduler import Job, Progress, run
+from selfish_rnn.scheduling.progress import RunProgress, read_progress
+from selfish_rnn.scheduling.scheduler import Job, Progress, run
 
 WORK = """
 import pathlib, signal, sys, time
@@ -142,3 +142,26 @@ def test_progress_is_read_from_a_run_that_is_being_trained(tmp_path: Path) -> No
     record = '{"epoch": 4, "valid_perplexity": 310.5, "seconds": 8.0}\n'
     (tmp_path / "metrics.jsonl").write_text(record.replace("4", "3") + record + '{"epoch": 5, "valid')
     assert read_progress(tmp_path) == RunProgress(4, 10, 310.5, 12.0)
+
+
+KILLED = """
+import os, pathlib, signal, sys
+folder = pathlib.Path(sys.argv[1])
+folder.mkdir(exist_ok=True)
+with open(folder / "starts", "a") as starts: starts.write("x")
+if len((folder / "starts").read_text()) <= float(sys.argv[2]): os.kill(os.getpid(), signal.SIGKILL)
+folder.joinpath("done").touch()
+"""
+
+
+def test_a_job_whose_process_is_killed_is_started_again(tmp_path: Path) -> None:
+    progress = run([job(tmp_path / "a", 2, KILLED), job(tmp_path / "b")], 1)
+    assert states(progress) == {"a": "finished", "b": "finished"}
+    assert starts(tmp_path / "a") == 3
+    assert [one.name for one in progress.killed] == ["a", "a"]
+
+
+def test_a_job_that_is_always_killed_fails_in_the_end(tmp_path: Path) -> None:
+    always = job(tmp_path / "a", 1000, KILLED)
+    assert states(run([always], 1)) == {"a": "failed"}
+    assert starts(tmp_path / "a") == 1 + always.retries

@@ -1,0 +1,131 @@
+"""What a person sees of many runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+if TYPE_CHECKING:  # torch takes a second to import, which --help should not
+    from selfish_rnn.scheduling.scheduler import Job, Launch, Outcome, Progress
+
+SAY_SECONDS = 60.0
+"""How often a plain log tells where the running runs stand."""
+
+JobsOption = Annotated[
+    int | None, typer.Option(min=1, help="Runs at a time, each with one thread (default: 1, or what the cluster has).")
+]
+RayOption = Annotated[
+    str | None, typer.Option(metavar="ADDRESS|local", help="Make the runs on a Ray cluster instead of here.")
+]
+
+
+@contextmanager
+def workers(jobs: int | None, ray: str | None) -> Iterator[tuple[int, Launch]]:
+    """How many runs are made at a time, and what starts one: here, or on a Ray cluster."""
+    from selfish_rnn.scheduling.scheduler import launch
+
+    if ray is None:
+        yield jobs or 1, launch
+        return
+    from selfish_rnn.scheduling.ray_cluster import RayCluster
+
+    with RayCluster(ray) as cluster:
+        yield jobs or cluster.processors, cluster.launch
+
+
+class RunsDisplay:
+    """A live table of all runs on a terminal; elsewhere a line for what happens."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        self._told: set[tuple[str, str]] = set()
+        self._last = time.monotonic()
+
+    def __enter__(self) -> RunsDisplay:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, progress: Progress) -> None:
+        for outcome in progress.outcomes:
+            self._tell(outcome.job.name, outcome.state)
+        for job in progress.running:
+            self._tell(job.name, "started")
+        for place, job in enumerate(progress.killed, start=1):
+            time_of_job = progress.killed[:place].count(job)
+            self._tell(
+                job.name, f"killed ({time_of_job} of {job.retries} times it may be), goes on from its checkpoint"
+            )
+        if self._live is not None:
+            self._live.update(runs_table(progress, self.console.height), refresh=True)
+        elif time.monotonic() - self._last > SAY_SECONDS:
+            self._last = time.monotonic()
+            for job in (*progress.running, *progress.elsewhere):
+                epoch, perplexity, left = _standing(job)
+                told = f"epoch {epoch}  valid perplexity {perplexity}  {left} left" if epoch else "first epoch"
+                self.console.print(f"{job.name}  {told}", markup=False, soft_wrap=True)
+            self.console.print(counts(progress), markup=False, soft_wrap=True)
+
+    def _tell(self, name: str, state: str) -> None:
+        if (name, state) not in self._told:
+            self._told.add((name, state))
+            self.console.print(f"{name}  {state}", markup=False, soft_wrap=True)
+
+
+def runs_table(progress: Progress, height: int) -> Table:
+    """Every run with its state, epoch, perplexity and time left; as many as fit, those that are trained first."""
+    table = Table(box=None, padding=(0, 2, 0, 0), caption=counts(progress), caption_justify="left")
+    for heading in ("run", "state", "epoch", "perplexity", "left"):
+        table.add_column(heading, justify="right" if heading in ("epoch", "perplexity", "left") else "left")
+    working = [(job, "running") for job in progress.running] + [(job, "elsewhere") for job in progress.elsewhere]
+    ended = [(outcome.job, outcome.state) for outcome in reversed(progress.outcomes)]
+    waiting = [(job, "waiting") for job in progress.waiting if job not in progress.elsewhere]
+    for job, state in (*working, *ended, *waiting)[: max(height - 4, 1)]:
+        table.add_row(job.name, state, *_standing(job))
+    return table
+
+
+def counts(progress: Progress) -> str:
+    """How many runs are done, running, failed and waiting."""
+    done = sum(outcome.state.startswith("finished") for outcome in progress.outcomes)
+    waiting = len(progress.waiting) - len(progress.elsewhere)
+    running = len(progress.running) + len(progress.elsewhere)
+    return f"{done} done, {running} running, {len(progress.failed)} failed, {waiting} waiting"
+
+
+def finish(console: Console, outcomes: Sequence[Outcome]) -> None:
+    """Tell what failed, with the end of its log; leave with a code other than zero if not all runs are finished."""
+    for outcome in outcomes:
+        if outcome.state == "failed":
+            console.print(f"\n{outcome.job.name} failed with code {outcome.code}; the end of {outcome.job.log}:")
+            for line in outcome.tail():
+                console.print(f"  {line}", markup=False, soft_wrap=True)
+    if any(outcome.state == "failed" for outcome in outcomes):
+        raise typer.Exit(1)
+    if any(outcome.state == "stopped" for outcome in outcomes):
+        console.print("Stopped; the same command continues.")
+        raise typer.Exit(130)
+
+
+def _standing(job: Job) -> tuple[str, str, str]:
+    """Epoch, validation perplexity and time left of a run, as far as they are known."""
+    from selfish_rnn.scheduling.progress import read_progress
+    from selfish_rnn.system import duration
+
+    found = read_progress(job.folder)
+    if found.perplexity is None:
+        return "", "", ""
+    left = duration(found.seconds_left) if found.seconds_left else ""
+    return f"{found.epoch}/{found.epochs}", f"{found.perplexity:.2f}", left

@@ -1,0 +1,194 @@
+"""What an index says, once it is known that it leads the kernels nowhere else."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from selfish_rnn.engine import library
+from selfish_rnn.engine.library import address
+from selfish_rnn.engine.tiling import SMALL_TILE
+from selfish_rnn.system import available_memory
+
+LARGEST = 2**31 - 1
+"""The rows, columns, weights and tiles that an index can count."""
+
+TILE_BYTES = 44
+"""What a tile costs even if it has no weight, in the index and while it is built."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What operators ask of an index before a kernel follows it."""
+
+    rows: int
+    columns: int
+    count: int
+    row_bounds: tuple[int, ...]
+
+    @classmethod
+    def of(cls, index: Tensor) -> Contents:
+        """Of a valid index."""
+        header = library.header(index)
+        start = header.offset[0]
+        bounds = index[start : start + 4 * (header.row_tiles + 1)].view(torch.int32).tolist()
+        return cls(header.rows, header.columns, header.count, tuple(bounds))
+
+    @functools.cached_property
+    def _ways(self) -> dict[tuple[int, ...], bool]:
+        return {}
+
+    def has_gates(self, gate_rows: tuple[int, ...]) -> bool:
+        """Whether the tiles part gates of so many rows, and part those of one size alike."""
+        if gate_rows not in self._ways:
+            self._ways[gate_rows] = gates_cut_alike(self.row_bounds, gate_rows)
+        return self._ways[gate_rows]
+
+
+class _Known(NamedTuple):
+    """An index that was found valid: where it lies, after how many changes, and what it says."""
+
+    storage: StorageWeakRef
+    place: int
+    size: int
+    version: int
+    contents: Contents
+
+
+# By the storage, which lives as long as the index. While a weak reference is held, no other storage has its address.
+_known: dict[int, _Known] = {}
+
+
+def contents(index: Tensor) -> Contents:
+    """What an index says; it is checked whole the first time, and again after it has changed.
+
+    Changes that torch does not count, as those through ``index.data`` or ``index.numpy()``, are not seen.
+    """
+    known = _known.get(index.untyped_storage()._cdata)
+    if known is not None and known[1:4] == (index.data_ptr(), len(index), _version(index)):
+        return known.contents
+    problem = _problem(index)
+    if problem is not None:
+        raise ValueError(f"the index of a packed weight {problem}")
+    return remember(index)
+
+
+def remember(index: Tensor) -> Contents:
+    """Take an index for valid, which was just built or checked."""
+    for key, known in list(_known.items()):
+        if known.storage.expired():  # type: ignore[no-untyped-call]
+            _known.pop(key, None)
+    found, storage = Contents.of(index), index.untyped_storage()
+    reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+    _known[storage._cdata] = _Known(reference, index.data_ptr(), len(index), _version(index), found)
+    return found
+
+
+def check_matrix(rows: int, columns: int) -> None:
+    """Whether a matrix of this shape can be packed: kernels count its rows, columns and tiles in 32 bits."""
+    if min(rows, columns) < 1 or max(rows, columns) > LARGEST or rows * columns > LARGEST * SMALL_TILE**2:
+        raise ValueError(
+            f"a packed matrix has at least one row and one column, at most {LARGEST} of each and "
+            f"{LARGEST * SMALL_TILE**2} positions, not {rows} x {columns}"
+        )
+    needed, available = rows * columns // SMALL_TILE**2 * TILE_BYTES, available_memory()
+    if available is not None and needed > available:
+        raise MemoryError(
+            f"the tiles of a packed matrix of {rows} x {columns} take {needed / 2**30:.0f} GiB, "
+            f"{available / 2**30:.0f} GiB are free"
+        )
+
+
+def checked_positions(positions: Tensor, shape: tuple[int, int], values: Tensor | None = None) -> Tensor:
+    """Row-major positions as an index is built from them, with as many values, if there are any."""
+    if positions.ndim != 1 or positions.is_floating_point() or len(positions) > LARGEST:
+        raise ValueError(
+            f"positions must be a row of at most {LARGEST} whole numbers, they are {positions.dtype} of shape "
+            f"{tuple(positions.shape)}"
+        )
+    if values is not None and values.shape != positions.shape:
+        raise ValueError(f"there are {len(positions)} positions and values of shape {tuple(values.shape)}")
+    size = shape[0] * shape[1]
+    positions = positions.to("cpu", torch.int64).contiguous()
+    if len(positions) and (positions[0] < 0 or positions[-1] >= size or (positions[1:] <= positions[:-1]).any()):
+        raise ValueError(f"positions must be sorted, different and from 0 to {size - 1}")
+    return positions
+
+
+def check_count(values: Tensor, count: int) -> None:
+    """Whether there are as many values as weights: ``weight.values.data = other`` puts any number there."""
+    if values.shape != (count,):
+        raise ValueError(
+            f"the packed matrix has {count} weights, its values are of shape {tuple(values.shape)}: other values come "
+            "with weight.assign(positions, values) or load_state_dict"
+        )
+
+
+def _version(index: Tensor) -> int:
+    return -1 if index.is_inference() else index._version
+
+
+def _problem(index: Tensor) -> str | None:
+    """What is wrong with an index. A kernel would follow it anywhere."""
+    if index.dtype != torch.uint8 or index.ndim != 1 or not index.is_cpu or not index.is_contiguous():
+        return (
+            f"must be a contiguous row of torch.uint8 on the CPU, it is {index.dtype} of shape {tuple(index.shape)} "
+            f"with strides {index.stride()} on {index.device}"
+        )
+    if index.data_ptr() % 8:
+        return "must lie at a multiple of eight bytes in memory: clone it"
+    if not library.kernels().selfish_index_valid(address(index), len(index)):
+        return "is damaged, or not the index of a packed weight"
+    return None
+
+
+def saved_problem(
+    index: Tensor | None, values: Tensor | None, shape: tuple[int, int], gate_rows: Sequence[int]
+) -> str | None:
+    """What is wrong with a saved index and the values that come with it."""
+    if index is None and values is None:
+        return None
+    if index is None or values is None:
+        return "and its values must be loaded together: one of them is missing"
+    if index.dtype != torch.uint8 or index.ndim != 1:
+        return "is not the index of a packed weight"
+    index = index.detach().cpu().clone(memory_format=torch.contiguous_format)
+    problem = _problem(index)
+    if problem is not None:
+        return problem
+    found = Contents.of(index)
+    if (found.rows, found.columns) != shape or (found.count,) != tuple(values.shape):
+        return (
+            f"is of a {found.rows} x {found.columns} matrix with {found.count} weights, this is one of "
+            f"{shape[0]} x {shape[1]} and the values are of shape {tuple(values.shape)}"
+        )
+    if not found.has_gates(tuple(gate_rows)):
+        return f"is not cut into gates of {gate_rows} rows"
+    return None
+
+
+def gates_cut_alike(row_bounds: Sequence[int], gate_rows: Sequence[int]) -> bool:
+    """Whether these bounds part the gates, and part those of one size in the same places, as the kernels need."""
+    cuts: dict[int, set[tuple[int, ...]]] = {}
+    first = 0
+    for size in gate_rows:
+        inside = tuple(bound - first for bound in row_bounds if first <= bound <= first + size)
+        if inside[:1] != (0,) or inside[-1:] != (size,):
+            return False
+        cuts.setdefault(size, set()).add(inside)
+        first += size
+    return all(len(ways) == 1 for ways in cuts.values())
+
+
+def fingerprint(index: Tensor | None) -> tuple[int, int] | None:
+    """A checksum of an index, and the number of changes it has seen; nothing where there are no bytes to look at."""
+    if type(index) is not Tensor or index.device.type != "cpu" or index.is_inference():
+        return None
+    return zlib.crc32(index.numpy().data), index._version

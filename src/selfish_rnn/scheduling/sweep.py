@@ -1,0 +1,184 @@
+"""Sweeps: every combination of settings in a YAML file, each a run of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from selfish_rnn.errors import UserError, unknown
+from selfish_rnn.experiment.presets import Settings, build_experiment, read_config, read_preset, with_assignments
+from selfish_rnn.experiment.settings import Experiment
+from selfish_rnn.experiment.small_dense import resolve_model
+from selfish_rnn.files import write_atomically
+from selfish_rnn.scheduling.run_jobs import check_begun, is_finished, run_command
+from selfish_rnn.scheduling.scheduler import Job
+
+KEYS = ("preset", "settings", "grid")
+LONGEST_NAME = 100
+MOST_RUNS = 10_000
+MEASURED = ("valid_perplexity", "test_perplexity", "active_weights", "best_epoch", "seconds")
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """One combination of a sweep: ``varied`` are the settings that tell it from the others."""
+
+    preset: str
+    settings: tuple[tuple[str, Any], ...]
+    varied: tuple[tuple[str, Any], ...]
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """As ``selfish-rnn train`` takes them."""
+        return (self.preset, *(f"{key}={_text(value)}" for key, value in dict((*self.settings, *self.varied)).items()))
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        preset, *assignments = self.words
+        return build_experiment(with_assignments(read_preset(preset)[0], assignments), f"run {self.name}")
+
+    @property
+    def name(self) -> str:
+        """What tells the run from the others, as the name of a folder."""
+        text = "-".join(f"{key}-{_text(value)}" for key, value in self.varied) or self.preset
+        name = re.sub(r"[^\w.+-]+", "-", text).strip("-.")
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}-{digest}"
+
+    def trained(self, words: int) -> Experiment:
+        """The experiment as its run folder tells it: a small dense network with its own widths."""
+        return resolve_model(self.experiment, words)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Runs in a folder.
+
+    >>> sweep = Sweep.read(Path("sweep.yaml"), folder=Path("runs/sweep"))
+    >>> [run.name for run in sweep.runs]
+    ['method-selfish-seed-1', 'method-selfish-seed-2', 'method-static-seed-1', 'method-static-seed-2']
+    """
+
+    runs: tuple[SweepRun, ...]
+    folder: Path
+
+    @classmethod
+    def read(cls, path: Path, folder: Path) -> Sweep:
+        """The sweep of a YAML file; every run is checked, so that a bad one is found before the first starts."""
+        found = read_config(path)
+        for key in found:
+            if key not in KEYS:
+                raise UserError(f"{path}: {unknown('key', str(key), KEYS)}")
+        preset, settings, grid = found.get("preset", "quickstart"), found.get("settings") or {}, found.get("grid")
+        if not isinstance(preset, str):
+            raise UserError(f"{path}: preset must be the name of a preset, got {preset!r}")
+        if not isinstance(settings, dict):
+            raise UserError(f"{path}: settings must hold keys and values, such as `epochs: 20`")
+        grids = grid if isinstance(grid, list) else [grid]
+        runs = []
+        for one in grids:
+            runs += [SweepRun(preset, _flat(settings), varied) for varied in _combinations(one, path)]
+            if len(runs) > MOST_RUNS:
+                raise UserError(f"{path}: the grid has more than {MOST_RUNS:,} runs")
+        by_name: dict[str, SweepRun] = {}
+        for run in runs:
+            if run.name in by_name:
+                raise UserError(f"{path}: two runs would have the name {run.name}: each needs settings of its own")
+            by_name[run.name] = run
+            try:
+                run.experiment  # noqa: B018 - what is wrong with it is found now
+            except UserError as error:
+                raise UserError(f"{path}: {error}") from None
+        return cls(tuple(runs), folder)
+
+    def path(self, run: SweepRun) -> Path:
+        return self.folder / run.name
+
+    def jobs(self) -> list[Job]:
+        """One for each run; those begun with other settings are an error."""
+        for run in self.runs:
+            check_begun(self.path(run), run.trained)
+        return [self._job(run) for run in self.runs]
+
+    def _job(self, run: SweepRun) -> Job:
+        path, words = self.path(run), list(run.words)
+        if run.experiment.threads is None:
+            words.append("threads=1")
+        return Job(
+            name=run.name,
+            folder=path,
+            command=lambda: run_command(path, words, run.trained),
+            done=lambda: is_finished(path),
+        )
+
+    def results(self) -> list[dict[str, Any]]:
+        """What every finished run came to, with the settings that tell it from the others."""
+        found = []
+        for run in self.runs:
+            if is_finished(self.path(run)):
+                summary = json.loads((self.path(run) / "summary.json").read_text())
+                measured = {key: summary[key] for key in MEASURED}
+                found.append({"run": run.name, "settings": dict(run.varied), **measured})
+        return found
+
+    def write_results(self) -> Path:
+        """Keep the results in one file beside the runs."""
+        path = self.folder / "sweep.json"
+        write_atomically(path, json.dumps(self.results(), indent=2).encode() + b"\n")
+        return path
+
+
+@dataclass(frozen=True)
+class SeedGroup:
+    """The results of runs that differ only in their seed."""
+
+    settings: Mapping[str, Any]
+    results: Sequence[Mapping[str, Any]]
+
+    def mean(self, key: str) -> float:
+        return statistics.fmean(result[key] for result in self.results)
+
+    def deviation(self, key: str) -> float | None:
+        """The standard deviation over seeds; none with a single one."""
+        return statistics.stdev(result[key] for result in self.results) if len(self.results) > 1 else None
+
+
+def seeds_together(results: Sequence[Mapping[str, Any]]) -> list[SeedGroup]:
+    """Results grouped by their settings without the seed, the best mean test perplexity first."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for result in results:
+        settings = {key: value for key, value in result["settings"].items() if key != "seed"}
+        groups.setdefault(json.dumps(settings, sort_keys=True), []).append(result)
+    found = [SeedGroup(json.loads(settings), members) for settings, members in groups.items()]
+    return sorted(found, key=lambda group: group.mean("test_perplexity"))
+
+
+def _combinations(grid: Any, path: Path) -> Iterator[tuple[tuple[str, Any], ...]]:
+    if not isinstance(grid, dict) or not grid:
+        raise UserError(f"{path}: grid must hold settings with lists of values, such as `seed: [1, 2, 3]`")
+    choices = []
+    for key, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise UserError(f"{path}: grid.{key} must be a list of values, such as [1, 2, 3], got {values!r:.60}")
+        choices.append([_flat({str(key): value}) for value in values])
+    return (tuple(itertools.chain(*chosen)) for chosen in itertools.product(*choices))
+
+
+def _flat(settings: Settings, prefix: str = "") -> tuple[tuple[str, Any], ...]:
+    """Settings by dotted keys: ``method: {name: selfish}`` is ``method.name``."""
+    pairs: list[tuple[str, Any]] = []
+    for key, value in settings.items():
+        pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
+    return tuple(pairs)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
