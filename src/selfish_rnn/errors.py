@@ -14,6 +14,14 @@ class UserError(ValueError):
     """
 
 
+class SaidByFirst(UserError):  # noqa: N818 - an echo of an error, not one of its own
+    """Of processes that train together, the first has told the user what is wrong; this is another one."""
+
+
+class RankLostError(RuntimeError):
+    """A process that trains together with this one has ended, or has not answered for too long."""
+
+
 def nearest(word: str, names: Collection[str]) -> str:
     """`` (did you mean 'x'?)`` for the name nearest to a word, or nothing if none is near."""
     matches = difflib.get_close_matches(word, names, n=1, cutoff=0.5)

@@ -63,11 +63,16 @@ def _error_number(error: Exception) -> int | None:
     return int(found.group(1)) if found else None
 
 
+def is_partial(path: Path) -> bool:
+    """Whether this is where :func:`replacing` writes before a file is complete."""
+    return path.name.startswith(".") and path.name.endswith(_PARTIAL)
+
+
 def remove_partial(folder: Path) -> None:
     """Remove what killed processes left half-written in ``folder``; only for its one writer."""
-    for entry in os.listdir(folder):
-        if entry.startswith(".") and entry.endswith(_PARTIAL):
-            shutil.rmtree(folder / entry, ignore_errors=True)
+    for path in folder.iterdir():
+        if is_partial(path):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager

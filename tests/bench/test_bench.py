@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from selfish_rnn import cli
 from selfish_rnn.bench import bench as benchmark
-from selfish_rnn.bench import measurements
+from selfish_rnn.bench import engines, measurements, rivals
 from selfish_rnn.engine import library
 
 SIZES = ("--hidden", "20", "--vocabulary", "30", "--batch", "3", "--window", "4", "--rounds", "3", "--threads", "1")
@@ -51,13 +52,13 @@ def test_everything_is_measured_and_written(
     assert found["machine"]["kernels"] == library.target()
     assert {"processor", "cores", "torch", "python", "selfish_rnn", "system", "busy"} <= set(found["machine"])
     assert found["settings"]["hidden"] == [20]
-    assert found["settings"]["engines"] == ["dense", "packed", "csr"]
+    assert found["settings"]["engines"] == ["dense", "csr", "packed"]
     rows = found["rows"]
     assert [row["ideal"] for row in rows] == pytest.approx([10] * len(rows))
     assert {row["kind"]: list(row["engines"]) for row in rows} == {
         "step": ["dense", "packed"],
-        "inference": ["dense", "packed", "csr"],
-        "operators": ["dense", "packed", "csr"],
+        "inference": ["dense", "csr", "packed"],
+        "operators": ["dense", "csr", "packed"],
         "memory": ["dense", "packed"],
     }
     for row in rows:
@@ -71,6 +72,7 @@ def test_everything_is_measured_and_written(
                 assert engine["lowest"] <= engine["ratio"] <= engine["highest"]
                 assert row["baseline"] == "dense"
                 assert name != "dense" or engine["ratios"] == [1, 1, 1]
+    assert not any("does not compute" in note for note in found["notes"])
     names = {row["title"] for row in rows if row["kind"] == "operators"}
     products = ("forward", "input gradient", "weight gradient", "both gradients")
     assert names == {f"{product}, {n} columns" for product in products for n in (12, 3)}
@@ -78,7 +80,7 @@ def test_everything_is_measured_and_written(
     for part in (
         "training step, lstm 20, sparsity 0.9: dense torch (baseline) ",
         "1/(1-S)",
-        "torch CSR (products only)",
+        "torch CSR",
         "MiB",
     ):
         assert part in said
@@ -90,28 +92,47 @@ def test_everything_is_measured_and_written(
 @pytest.mark.parametrize("optimizer", ["adam", "snt-asgd"])
 def test_networks_and_optimizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network: str, optimizer: str):
     words = ("--network", network, "--optimizer", optimizer, "--sparsity", "0.5,0.8", "--what", "step,inference")
+    words = (*words, "--engines", "no-onednn,bfloat16,masked,packed")
     assert bench(monkeypatch, *SIZES, *words, "--out", str(tmp_path)) == 0
     found = written(tmp_path)
     assert [row["network"] for row in found["rows"]] == [network] * 4
     assert [row["sparsity"] for row in found["rows"]] == [0.5, 0.8, 0.5, 0.8]
-    assert not any("loss" in note for note in found["notes"])
+    assert not any("does not compute" in note for note in found["notes"])
 
 
 def test_what_is_not_there_is_left_out_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
+    only = ("--engines", "masked,packed,sparseprop,onnx")
     monkeypatch.setattr(library, "available", lambda: False)
-    monkeypatch.setattr(benchmark, "sparseprop", lambda: None)
+    monkeypatch.setattr(engines, "find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert bench(monkeypatch, *SIZES, "--sparsity", "0.5", "--what", "step", "--out", str(tmp_path)) == 0
+    assert bench(monkeypatch, *SIZES, "--sparsity", "0.5", "--what", "step", *only, "--out", str(tmp_path)) == 0
     found = written(tmp_path)
     assert list(found["rows"][0]["engines"]) == ["dense", "masked"]
     assert found["machine"]["kernels"] is None
     said = capsys.readouterr().out
-    for part in ("packed is left out", "sparseprop is left out", "selfish-rnn[bench]"):
+    for part in ("packed is left out", "onnx is left out: it takes onnx and onnxruntime", "selfish-rnn[bench]"):
         assert 0 <= said.find(part) < said.index("training step"), "said before anything is measured"
-    assert [note.split()[0] for note in found["notes"] if "left out" in note] == ["packed", "sparseprop"]
+    assert [note.split()[0] for note in found["notes"] if "left out" in note] == ["onnx", "sparseprop", "packed"]
     assert not (tmp_path / "bench.png").exists()
+
+
+def test_a_rival_that_fails_or_computes_something_else_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def broken(model: object) -> None:
+        raise RuntimeError("no such instruction\nand more")
+
+    monkeypatch.setitem(rivals.RIVALS, "float16", broken)
+    monkeypatch.setitem(rivals.RIVALS, "csr", lambda model: (lambda word: (torch.zeros(30),), ()))
+    words = ("--sparsity", "0.5", "--what", "inference", "--engines", "float16,csr", "--out", str(tmp_path))
+    assert bench(monkeypatch, *SIZES, *words) == 0
+    found = written(tmp_path)
+    assert list(found["rows"][0]["engines"]) == ["dense", "csr"]
+    failed, wrong = (note for note in found["notes"] if "cores" not in note)
+    assert failed == "float16 is left out: RuntimeError: no such instruction"
+    assert wrong.startswith(
+        "next word of one text, lstm 20, sparsity 0.5: csr does not compute what dense does: off by"
+    )
 
 
 def test_an_interrupted_benchmark_keeps_what_it_has(

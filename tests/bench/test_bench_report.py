@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from selfish_rnn.bench.engines import KINDS
 from selfish_rnn.bench.measurements import Row, completed
 from selfish_rnn.bench.options import read
-from selfish_rnn.bench.report import DRAWN, draw, figure_of, no_figure, show, write
+from selfish_rnn.bench.report import draw, figure_of, no_figure, show, write
 
 MACHINE = {"processor": "a processor", "threads": 1, "kernels": None, "torch": "2"}
 SPARSITIES = (0.5, 0.67, 0.8, 0.9, 0.95)
@@ -33,7 +34,7 @@ def rows() -> list[Row]:
         }
         for kind, engines in measured.items():
             place = {"network": "lstm", "hidden": 20, "sparsity": sparsity}
-            found.append({"kind": kind, "title": DRAWN[kind], **place, "engines": engines})
+            found.append({"kind": kind, "title": KINDS[kind], **place, "engines": engines})
     return completed(found)
 
 
@@ -47,10 +48,16 @@ def test_the_table_names_the_baseline():
     file = io.StringIO()
     show(Console(file=file, width=200), rows(), read({"hidden": "20"}))
     said = file.getvalue()
-    assert "batch-1 inference: time of dense torch without oneDNN, and how many times as fast the others are" in said
-    heading = next(line for line in said.splitlines() if "dense torch without oneDNN (baseline)" in line)
-    assert re.split(r"  +", heading.strip())[2:] == ["dense torch without oneDNN (baseline)", "dense torch", "packed"]
-    assert "0.20 (0.20 to 0.20)" in said, "dense torch with oneDNN, over the baseline"
+    assert (
+        "next word of one text: time of dense torch without oneDNN, and how many times as fast the others are" in said
+    )
+    lines = [re.split(r"  +", line.strip()) for line in said.splitlines()]
+    first = next(index for index, line in enumerate(lines) if line[0] == "dense torch without oneDNN (baseline)")
+    assert lines[first - 1] == ["sparsity", *(f"{sparsity:g}" for sparsity in SPARSITIES)]
+    assert lines[first][1:] == ["1e+03 ms"] * 5 or lines[first][1:] == ["1000 ms"] * 5
+    assert lines[first + 1] == ["dense torch", *["0.20 (0.2-0.2)"] * 5]
+    assert lines[first + 2][:2] == ["packed", "1.67 (1.3-2.0)"]
+    assert lines[first + 3] == ["ideal: 1/(1-S)", "2.00", "3.03", "5.00", "10.00", "20.00"]
 
 
 def test_a_figure_is_drawn_from_the_file(tmp_path: Path):
@@ -86,8 +93,8 @@ def test_the_legend_names_the_baseline(tmp_path: Path):
     figure = figure_of(saved(tmp_path / "bench.json"))
     legends = {axes.get_title(): [text.get_text() for text in axes.get_legend().get_texts()] for axes in figure.axes}
     assert "dense torch (baseline)" in legends["lstm 20: training step"]
-    assert "dense torch without oneDNN (baseline)" in legends["lstm 20: batch-1 inference"]
-    assert "dense torch" in legends["lstm 20: batch-1 inference"]
+    assert "dense torch without oneDNN (baseline)" in legends["lstm 20: next word of one text"]
+    assert "dense torch" in legends["lstm 20: next word of one text"]
 
 
 def test_products_alone_have_no_figure():

@@ -10,8 +10,10 @@ from typing import get_args
 
 import pytest
 
-from selfish_rnn.bench.options import ENGINES, MEASURED, NETWORKS, BenchOptions, Kind, Network, Optimizer, flag, read
-from selfish_rnn.bench.report import LABELS
+from selfish_rnn.bench.engines import ENGINES, KINDS, measured
+from selfish_rnn.bench.options import NETWORKS, BenchOptions, Kind, Network, Optimizer, flag, read
+from selfish_rnn.bench.products import PRODUCTS_OF
+from selfish_rnn.bench.rivals import RIVALS
 from selfish_rnn.bench.workloads import OPTIMIZERS
 from selfish_rnn.errors import UserError
 
@@ -52,7 +54,7 @@ def test_lists_are_words_between_commas():
     assert options.hidden == (512, 1500)
     assert options.sparsity == (0.9, 0.5)
     assert options.what == ("step", "memory")
-    assert options.engines == ("dense", "packed", "csr")
+    assert options.engines == ("dense", "csr", "packed")
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -74,8 +76,15 @@ def test_an_unknown_option_is_refused():
 def test_the_tables_have_every_name():
     assert list(NETWORKS) == list(get_args(Network))
     assert list(OPTIMIZERS) == list(get_args(Optimizer))
-    assert list(LABELS) == list(ENGINES)
-    assert list(MEASURED) == list(get_args(Kind))
-    for engines in MEASURED.values():
-        assert "dense" in engines
-        assert set(engines) <= set(ENGINES)
+    assert list(KINDS) == list(get_args(Kind))
+    for kind in KINDS:
+        for network in NETWORKS:
+            assert "dense" in measured(kind, network)
+    assert {name for name, one in ENGINES.items() if "inference" in one.kinds} == set(RIVALS)
+    assert {name for name, one in ENGINES.items() if "operators" in one.kinds} == set(PRODUCTS_OF)
+    assert all(set(one.baseline_of) <= set(one.kinds) for one in ENGINES.values())
+
+
+def test_the_page_names_every_engine_and_kind():
+    page = (Path(__file__).parents[2] / "docs" / "bench.md").read_text()
+    assert [name for name in (*ENGINES, *KINDS) if f"`{name}`" not in page] == []

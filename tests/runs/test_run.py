@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,33 @@ def test_a_finished_run_continued_changes_nothing(texts: Path, tmp_path: Path):
     before = result_of(tmp_path / "run")
     Run.open(tmp_path / "run").train()
     assert result_of(tmp_path / "run") == before
+
+
+def test_a_command_given_again_goes_on_with_the_run_of_its_settings_and_no_other(texts: Path, tmp_path: Path):
+    stop_after(tiny_run(texts, tmp_path / "run"), 13)
+    with pytest.raises(UserError, match="already holds a run"):
+        tiny_run(texts, tmp_path / "run")
+    changed = tiny_experiment(texts, seed=6, optimizer={"name": "snt-asgd", "lr": 5.0})
+    with pytest.raises(UserError, match=r"holds a run of other settings, in optimizer\.lr, seed: give another folder"):
+        Run.start(changed, tmp_path / "run", again=True)
+    again = Run.start(tiny_experiment(texts), tmp_path / "run", again=True)
+    again.train()
+    finished_run(texts, tmp_path / "undisturbed")
+    assert result_of(tmp_path / "run") == result_of(tmp_path / "undisturbed")
+
+
+def test_a_command_given_again_starts_what_was_killed_before_it_was_started(texts: Path, tmp_path: Path):
+    (tmp_path / "run" / ".config.yaml.x.partial").mkdir(parents=True)
+    run = Run.start(tiny_experiment(texts), tmp_path / "run", again=True)
+    assert run.folder.config.exists()
+
+
+def test_a_run_is_sent_to_another_process_whole(texts: Path, tmp_path: Path):
+    run = tiny_run(texts, tmp_path / "run")
+    sent = pickle.loads(pickle.dumps(run))
+    assert sent.experiment == run.experiment
+    assert sent.folder.path == run.folder.path
+    assert torch.equal(sent.corpus.train, run.corpus.train)
 
 
 def test_a_corpus_changed_since_is_refused(tmp_path: Path):

@@ -13,12 +13,14 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.status import Status
+from torch import Tensor
 
 from selfish_rnn import __version__
 from selfish_rnn.bench import memory, report
+from selfish_rnn.bench.engines import ENGINES, KINDS, measured
 from selfish_rnn.bench.measurements import Row, completed, interleaved
-from selfish_rnn.bench.options import MEASURED, BenchOptions
-from selfish_rnn.bench.products import PRODUCTS, PRODUCTS_OF, sparse_matrix, sparseprop
+from selfish_rnn.bench.options import BenchOptions
+from selfish_rnn.bench.products import PRODUCTS, PRODUCTS_OF, sparse_matrix
 from selfish_rnn.bench.workloads import SEED, Workload
 from selfish_rnn.engine import library
 from selfish_rnn.files import clear_write_errors
@@ -26,9 +28,6 @@ from selfish_rnn.system import duration, keep_freed_memory, machine
 
 BUSY = 0.1
 """The share of the cores that others may take: waiting for each other, threads are hit harder than that."""
-
-SAME = 1e-3
-"""How far the first losses of two engines may differ, as a fraction, before it is worth a note."""
 
 Measured = tuple[str, dict[str, Any], dict[str, float]]
 """The title of a row, what was measured of each engine, and the losses."""
@@ -107,30 +106,25 @@ class Benchmark:
     def __init__(self, options: BenchOptions, console: Console, status: Status | None = None) -> None:
         self.options, self.console, self.status = options, console, status
         self.notes: list[str] = []
-        missing = {}
-        if not library.available():
-            missing["packed"] = (
-                "its kernels were not built when selfish-rnn was installed, which takes a C++ compiler (g++ or clang++)"
-            )
-        if sparseprop() is None:
-            missing["sparseprop"] = "it is not installed"
-        self._engines = [engine for engine in options.engines if engine not in missing]
-        for engine, reason in missing.items():
-            if engine in options.engines:
-                self.note(f"{engine} is left out: {reason}")
+        absent = {name: _why_not(name) for name in options.engines}
+        self._engines = [name for name, reason in absent.items() if reason is None]
+        for name, reason in absent.items():
+            if reason is not None:
+                self._leave_out(name, reason)
 
     def note(self, text: str) -> None:
-        """Say something that belongs to the results."""
-        self.notes.append(text)
-        _say(self.console, text)
+        """Say something that belongs to the results, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+            _say(self.console, text)
 
     def rows(self) -> Iterator[Row]:
         """Everything, in the order of the options."""
         options = self.options
         for hidden, kind, sparsity in itertools.product(options.hidden, options.what, options.sparsity):
-            self._now = f"{report.DRAWN.get(kind, kind)}, {options.network} {hidden}, sparsity {sparsity:g}"
+            self._now = f"{KINDS[kind]}, {options.network} {hidden}, sparsity {sparsity:g}"
             self._tell("building")
-            engines = [engine for engine in self._engines if engine in MEASURED[kind]]
+            engines = [engine for engine in measured(kind, options.network) if engine in self._engines]
             place = {"network": options.network, "hidden": hidden, "sparsity": sparsity}
             for title, found, losses in self._measure(kind, Workload(options, hidden, sparsity), engines):
                 yield {"kind": kind, "title": title, **place, "engines": found, "losses": losses}
@@ -145,15 +139,43 @@ class Benchmark:
             for engine in engines:
                 self._tell(engine)
                 found[engine] = memory.measure(workload, engine)
-        elif kind == "inference":
-            found = self._time({engine: workload.next_token(engine) for engine in engines})
         else:
-            steps = {engine: workload.training_step(workload.model(engine)) for engine in engines}
-            losses = {engine: step() for engine, step in steps.items()}
-            if max(losses.values()) - min(losses.values()) > SAME * abs(losses["dense"]):
-                self.note(f"{self._now}: the engines do not compute the same loss: {losses}")
-            found = self._time(steps)
-        yield report.DRAWN[kind], found, losses
+            calls, results = self._built(kind, workload, engines)
+            self._check(results)
+            losses = {engine: float(loss) for engine, loss in results.items()} if kind == "step" else {}
+            found = self._time(calls)
+        yield KINDS[kind], found, losses
+
+    def _built(
+        self, kind: str, workload: Workload, engines: Sequence[str]
+    ) -> tuple[dict[str, Callable[[], Any]], dict[str, Tensor]]:
+        """The calls of all engines, and what their first ones give; a rival that fails is left out, and said so."""
+        calls, results = dict[str, Callable[[], Any]](), dict[str, Tensor]()
+        for engine in engines:
+            self._tell(f"building {engine}")
+            try:
+                call = workload.next_word(engine) if kind == "inference" else workload.training_step(engine)
+                results[engine] = torch.as_tensor(call()).flatten().float()
+            except Exception as error:
+                if engine in ("dense", "masked") or ENGINES[engine].kernels:
+                    raise
+                reason = (str(error).strip().splitlines() or ["no message"])[0]
+                self._leave_out(engine, f"{type(error).__name__}: {reason[:100]}")
+            else:
+                calls[engine] = call
+        return calls, results
+
+    def _check(self, results: Mapping[str, Tensor]) -> None:
+        """Say which engines do not compute what dense torch does, within their precision."""
+        for engine, found in results.items():
+            error, tolerance = difference(found, results["dense"]), ENGINES[engine].tolerance
+            if not error <= tolerance:
+                self.note(
+                    f"{self._now}: {engine} does not compute what dense does: off by {error:.2g}, over {tolerance:g}"
+                )
+
+    def _leave_out(self, engine: str, reason: str) -> None:
+        self.note(f"{engine} is left out: {reason}")
 
     def _operators(self, workload: Workload, engines: Sequence[str]) -> Iterator[Measured]:
         generator = torch.Generator().manual_seed(SEED)
@@ -175,3 +197,19 @@ class Benchmark:
     def _tell(self, text: str) -> None:
         if self.status is not None:
             self.status.update(f"{self._now}: {text}")
+
+
+def difference(found: Tensor, expected: Tensor) -> float:
+    """The largest difference between two lists of scores in units of their standard deviation, or of two losses."""
+    scale = expected.std() if expected.numel() > 1 else expected.abs()
+    return float((found - expected).abs().max() / scale)
+
+
+def _why_not(engine: str) -> str | None:
+    """What keeps an engine from being measured here."""
+    if ENGINES[engine].kernels and not library.available():
+        return "its kernels were not built when selfish-rnn was installed, which takes a C++ compiler (g++ or clang++)"
+    if engine == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return "torch has no bfloat16 arithmetic on this processor"
+    missing = ENGINES[engine].missing
+    return f"it takes {' and '.join(missing)} (pip install 'selfish-rnn[rivals]')" if missing else None

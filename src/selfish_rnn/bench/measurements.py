@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from selfish_rnn.bench.options import DENSE
+from selfish_rnn.bench.engines import ENGINES
 
 WARM_UPS = 2
 
@@ -108,8 +108,9 @@ def completed(rows: Iterable[Row]) -> list[Row]:
 
 
 def _baseline(group: Sequence[Row]) -> str | None:
-    """The engine that ratios are over: of those that are dense torch, the one that took the least time."""
-    if group[0]["kind"] == "memory":
-        return None
-    measured = [engine for engine in DENSE if all(engine in row["engines"] for row in group)]
-    return min(measured, key=lambda dense: sum(statistics.median(row["engines"][dense]["seconds"]) for row in group))
+    """The engine that ratios are over: of those that are one for this kind, the one that took the least time."""
+    kind, seconds = group[0]["kind"], dict[str, float]()
+    for name, one in ENGINES.items():
+        if kind in one.baseline_of and all(name in row["engines"] for row in group):
+            seconds[name] = sum(statistics.median(row["engines"][name]["seconds"]) for row in group)
+    return min(seconds, key=seconds.__getitem__, default=None)

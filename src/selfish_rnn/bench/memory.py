@@ -52,7 +52,7 @@ def main(task: dict[str, Any]) -> None:
     workload = Workload(read(task["options"]), task["hidden"], task["sparsity"])
     torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # the first one imports much
     imports = _peak()
-    step = workload.training_step(_build(workload, task["engine"]))
+    step = workload.training_step(task["engine"], _build(workload, task["engine"]))
     building = _peak()
     gc.collect()
     give_back_freed_memory()

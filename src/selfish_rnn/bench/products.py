@@ -77,17 +77,9 @@ def _csr(matrix: Tensor, x: Tensor, gradient: Tensor) -> Products:
     return found
 
 
-def sparseprop() -> Any | None:
-    """The modules of SparseProp (Nikdan et al. 2023), if it is installed."""
-    try:
-        return importlib.import_module("sparseprop.modules")
-    except ImportError:
-        return None
-
-
 def _sparseprop(matrix: Tensor, x: Tensor, gradient: Tensor) -> Products:
-    """It has one call for both gradients."""
-    modules: Any = sparseprop()
+    """SparseProp (Nikdan et al. 2023) has one call for both gradients."""
+    modules: Any = importlib.import_module("sparseprop.modules")
     layer = modules.SparseLinear(matrix)
     entering = x.clone().requires_grad_()
     output, values = layer(entering), layer.weight

@@ -12,27 +12,17 @@ from rich.console import Console
 from rich.table import Table
 
 from selfish_rnn.analysis.style import GREY, new_figure, styled
+from selfish_rnn.bench.engines import ENGINES, KINDS
 from selfish_rnn.bench.measurements import Row, grouped
-from selfish_rnn.bench.options import ENGINES, BenchOptions
+from selfish_rnn.bench.options import BenchOptions
 from selfish_rnn.files import replacing, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LABELS = {
-    "dense": "dense torch",
-    "no-onednn": "dense torch without oneDNN",
-    "masked": "masked",
-    "packed": "packed",
-    "csr": "torch CSR",
-    "sparseprop": "SparseProp",
-}
+DRAWN = ("step", "inference", "memory")
+"""The kinds a figure shows; single products have their tables."""
 
-DRAWN = {"step": "training step", "inference": "batch-1 inference", "memory": "peak memory of training"}
-"""The kinds a figure shows, with their titles; single products have their tables."""
-
-COLOURS = {"dense": "#555555", "no-onednn": "#5a8f29", "masked": "#d98e04", "packed": "#1b6ca8", "csr": "#a83279"}
-MARKERS = {"dense": "o", "no-onednn": "D", "masked": "s", "packed": "o", "csr": "^"}
 PANEL = 3.1
 """Inches."""
 
@@ -40,8 +30,8 @@ PANEL = 3.1
 def label(engine: str, row: Row) -> str:
     """What an engine is called in a table or a figure."""
     if engine == row["baseline"]:
-        return f"{LABELS[engine]} (baseline)"
-    return LABELS[engine] + (" (products only)" if (engine, row["kind"]) == ("csr", "inference") else "")
+        return f"{ENGINES[engine].label} (baseline)"
+    return ENGINES[engine].label
 
 
 def line(row: Row) -> str:
@@ -62,7 +52,7 @@ def _cell(row: Row, engine: str) -> str:
     if engine == row["baseline"]:
         time = found["median_ms"]
         return f"{time:.0f} ms" if time >= 100 else f"{time:.3g} ms"
-    return f"{found['ratio']:.2f} ({found['lowest']:.2f} to {found['highest']:.2f})"
+    return f"{found['ratio']:.2f} ({found['lowest']:.1f}-{found['highest']:.1f})"
 
 
 def _imports_alone(row: Row) -> float:
@@ -79,7 +69,7 @@ def show(console: Console, rows: Sequence[Row], options: BenchOptions) -> None:
     if any(row["kind"] != "memory" for row in rows):
         console.print(
             "\nRatios are medians over the rounds of the baseline's time / own time in the same round, with the lowest "
-            "and the highest; the baseline is the fastest dense torch that was measured; 1/(1-S) is what ratios would "
+            "and the highest; the baseline is the fastest dense engine that was measured; 1/(1-S) is what ratios would "
             "be if time were proportional to the number of weights.",
             soft_wrap=True,
         )
@@ -91,30 +81,33 @@ def _title(row: Row, options: BenchOptions) -> str:
     titles = {
         "step": f"training step (batch {options.batch}, window {options.window}, "
         f"vocabulary {options.vocabulary:,}, {options.optimizer})",
-        "inference": "batch-1 inference",
+        "inference": KINDS["inference"],
         "operators": f"one matrix of {4 * row['hidden']} x {row['hidden']}",
     }
-    return f"{titles[row['kind']]}: time of {LABELS[row['baseline']]}, and how many times as fast the others are"
+    return f"{titles[row['kind']]}: time of {ENGINES[row['baseline']].label}, and how many times as fast the others are"
 
 
 def _table(group: Sequence[Row]) -> Table:
-    engines = [engine for engine in ENGINES if any(engine in row["engines"] for row in group)]
-    engines.sort(key=lambda engine: engine != group[0]["baseline"])
-    # Products are compared over sparsities, so those of one name stand together.
-    titles = list(dict.fromkeys(row["title"] for row in group))
-    lines = list[dict[str, str]]()
-    for row in sorted(group, key=lambda row: titles.index(row["title"])):
-        cells = {"product": row["title"]} if row["kind"] == "operators" else {}
-        cells |= {"sparsity": f"{row['sparsity']:g}", "1/(1-S)": f"{row['ideal']:.2f}"}
-        cells |= {label(engine, row): _cell(row, engine) for engine in engines}
-        if row["kind"] == "memory":
-            cells["imports alone"] = f"{_imports_alone(row):.0f} MiB"
-        lines.append(cells)
+    """A line for each engine, the baseline first, and a column for each sparsity; products one after the other."""
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in lines[0]:
-        table.add_column(heading, justify="left" if heading == "product" else "right")
-    for cells in lines:
-        table.add_row(*cells.values())
+    rows = sorted(group, key=lambda row: row["sparsity"])
+    sparsities = list(dict.fromkeys(row["sparsity"] for row in rows))
+    for heading in ("sparsity", *(f"{sparsity:g}" for sparsity in sparsities)):
+        table.add_column(heading, justify="left" if heading == "sparsity" else "right")
+    for title in dict.fromkeys(row["title"] for row in group):
+        own = {row["sparsity"]: row for row in rows if row["title"] == title}
+        first = next(iter(own.values()))
+        if first["kind"] == "operators":
+            table.add_row(title, style="bold")
+        engines = [name for name in ENGINES if any(name in row["engines"] for row in own.values())]
+        for engine in sorted(engines, key=lambda engine: engine != first["baseline"]):
+            table.add_row(label(engine, first), *(_cell(row, engine) for row in own.values()))
+        last = {"memory": "imports alone"}.get(first["kind"], "ideal: 1/(1-S)")
+        ends = (
+            f"{_imports_alone(row):.0f} MiB" if first["kind"] == "memory" else f"{row['ideal']:.2f}"
+            for row in own.values()
+        )
+        table.add_row(last, *ends)
     return table
 
 
@@ -126,7 +119,7 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
 def no_figure(kinds: Sequence[str]) -> str | None:
     """Why no figure can be drawn of these kinds of measurement, if none can."""
     if not set(kinds) & set(DRAWN):
-        return "no figure is drawn: it would show training steps, batch-1 inference and memory"
+        return "no figure is drawn: it would show training steps, next words and memory"
     if importlib.util.find_spec("matplotlib") is None:
         return "no figure is drawn: it takes matplotlib (pip install 'selfish-rnn[bench]')"
     return None
@@ -158,7 +151,7 @@ def figure_of(saved: Mapping[str, Any]) -> Figure:
     for group in groups:
         kind, network, hidden = (group[0][name] for name in ("kind", "network", "hidden"))
         axes = panels[sizes.index((network, hidden))][kinds.index(kind)]
-        axes.set_title(f"{network} {hidden}: {DRAWN[kind]}")
+        axes.set_title(f"{network} {hidden}: {KINDS[kind]}")
         rows = sorted(group, key=lambda row: row["sparsity"])
         _sparsity_axis(axes, rows)
         (_memory if kind == "memory" else _speed)(axes, rows)
@@ -169,11 +162,11 @@ def figure_of(saved: Mapping[str, Any]) -> Figure:
 
 
 def _lines(rows: Sequence[Row]) -> Iterator[tuple[str, list[float], list[dict[str, Any]], dict[str, Any]]]:
-    """Each engine that was measured, with where its points are, what was found there, and the look of its line."""
-    for engine in ENGINES:
+    """Each engine that the figure shows, with where its points are, what was found there, and the look of its line."""
+    for engine, one in ENGINES.items():
         own = [row for row in rows if engine in row["engines"]]
-        if own:
-            look = {"color": COLOURS[engine], "marker": MARKERS[engine], "label": label(engine, own[0])}
+        if own and (one.colour or engine == own[0]["baseline"]):
+            look = {"color": one.colour or GREY, "marker": one.marker, "label": label(engine, own[0])}
             yield engine, [row["ideal"] for row in own], [row["engines"][engine] for row in own], look
 
 

@@ -1,8 +1,7 @@
-"""The networks that are measured, and what they do: a whole training step, or the next token of one text."""
+"""The networks that are measured, and what they do: a whole training step, or the next word of one text."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from selfish_rnn.bench.options import BenchOptions
-from selfish_rnn.bench.products import to_csr
+from selfish_rnn.bench.rivals import next_word, onednn
 from selfish_rnn.engine import pack
 from selfish_rnn.models import LanguageModel, OrderedNeuronsLSTM, RecurrentHighwayNetwork, StackedRNN, detach
 from selfish_rnn.optim import SNTASGD
@@ -57,11 +56,12 @@ class Workload:
             sparsifier.detach()
         return model
 
-    def training_step(self, model: LanguageModel) -> Callable[[], float]:
+    def training_step(self, engine: str, model: LanguageModel | None = None) -> Callable[[], float]:
         """Forward, loss, backward, clipping and the optimizer's step on one window; gives the loss.
 
-        The state is carried from call to call.
+        The state is carried from call to call. ``model`` is another network than :meth:`model` makes.
         """
+        model = self.model(engine) if model is None else model
         optimizer = OPTIMIZERS[self.options.optimizer](model.train().parameters(), lr=LEARNING_RATE)
         batch = self.options.batch
         tokens, targets = self._tokens(2, self.options.window, batch)
@@ -70,9 +70,11 @@ class Workload:
         def step() -> float:
             nonlocal state
             optimizer.zero_grad(set_to_none=True)
-            encoded = model.encode(tokens, state)
-            loss = model.loss(encoded.output, targets)
-            loss.backward()  # type: ignore[no-untyped-call]
+            with onednn(engine != "no-onednn"):
+                with torch.autocast("cpu", torch.bfloat16, enabled=engine == "bfloat16"):
+                    encoded = model.encode(tokens, state)
+                    loss = model.loss(encoded.output, targets)
+                loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(model.parameters(), CLIP)
             optimizer.step()
             state = detach(encoded.state)
@@ -80,44 +82,9 @@ class Workload:
 
         return step
 
-    def next_token(self, engine: str) -> Callable[[], Any]:
-        """One token of one text, with the state of those before it: the scores of the next.
-
-        Torch runs an LSTM with oneDNN of its own accord. For a single token that can be several times slower than
-        without. For ``csr`` it is only the products on the token's way, without gates and lookup.
-        """
-        model = self.model(engine).eval()
-        if engine == "csr":
-            return _csr_products(model)
-        tokens, state = itertools.cycle(self._tokens(64, 1, 1)), model.initial_state(1)
-
-        @torch.inference_mode()
-        def scores() -> Tensor:
-            nonlocal state
-            before = torch.backends.mkldnn.enabled
-            torch.backends.mkldnn.enabled = engine != "no-onednn"  # type: ignore[assignment]
-            try:
-                encoded = model.encode(next(tokens), state)
-                state = encoded.state
-                return model.logits(encoded.output)
-            finally:
-                torch.backends.mkldnn.enabled = before
-
-        return scores
+    def next_word(self, engine: str) -> Callable[[], Any]:
+        """One word of one text, with the state of those before it: the scores of the next."""
+        return next_word(engine, self.model(engine), self._tokens(64))
 
     def _tokens(self, *shape: int) -> Tensor:
         return torch.randint(self.options.vocabulary, shape, generator=torch.Generator().manual_seed(SEED))
-
-
-def _csr_products(model: LanguageModel) -> Callable[[], None]:
-    embedding, decoder = (model.get_submodule(name) for name in ("embedding", "decoder"))
-    looked_up = None if decoder.weight is embedding.weight else embedding.weight
-    matrices = [parameter for parameter in model.parameters() if parameter.ndim == 2 and parameter is not looked_up]
-    pairs = [(to_csr(matrix.detach()), torch.randn(matrix.shape[1], 1)) for matrix in matrices]
-
-    @torch.inference_mode()
-    def products() -> None:
-        for matrix, x in pairs:
-            torch.mm(matrix, x)
-
-    return products

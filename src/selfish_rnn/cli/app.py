@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -16,7 +17,7 @@ from selfish_rnn.cli.flops import flops
 from selfish_rnn.cli.report import report
 from selfish_rnn.cli.reproduce import reproduce
 from selfish_rnn.cli.sweep import sweep
-from selfish_rnn.errors import UserError
+from selfish_rnn.errors import RankLostError, SaidByFirst, UserError
 
 if TYPE_CHECKING:
     from selfish_rnn.runs.run import Run
@@ -27,6 +28,10 @@ console = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty(
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 DeviceOption = Annotated[str | None, typer.Option(help="cpu or cuda (default: what the settings say).")]
+
+
+TRY_AGAIN = 75
+"""The exit code of a process whose partners are gone: that of a failure that may pass, in sysexits.h."""
 
 
 def _print_version(wanted: bool) -> None:
@@ -51,13 +56,20 @@ def train(
         typer.Argument(metavar="[PRESET] [KEY=VALUE]...", help="A preset (default: quickstart) and changes to it."),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file laid over the preset.")] = None,
-    run: Annotated[Path | None, typer.Option(help="Folder of the run (default: the next free one in runs/).")] = None,
+    run: Annotated[
+        Path | None, typer.Option("--run", "-r", help="Folder of the run (default: the next free one in runs/).")
+    ] = None,
     device: DeviceOption = None,
 ) -> None:
     """Train a network.
 
     For example: selfish-rnn train ptb-stacked-lstm-small sparsity=0.8
     """
+    _train(lambda: _start(words, config, run, device))
+
+
+def _start(words: list[str] | None, config: Path | None, run: Path | None, device: str | None) -> Run:
+    """A new run, as the words and options of ``train`` say."""
     from selfish_rnn.experiment.presets import (
         build_experiment,
         read_config,
@@ -67,6 +79,7 @@ def train(
     )
     from selfish_rnn.runs.folder import RunFolder
     from selfish_rnn.runs.run import Run
+    from selfish_rnn.training.parallel import restartable
 
     preset, assignments = _preset_and_assignments(words)
     settings, _ = read_preset(preset)
@@ -80,7 +93,11 @@ def train(
     if assignments:
         settings = with_assignments(settings, assignments)
         source = "settings"
-    _train(Run.start(build_experiment(settings, source), run or RunFolder.free_name(Path("runs"), name)))
+    again = restartable()
+    if again and run is None:
+        raise UserError("torchrun --max-restarts gives this command again, for the same folder: name it with --run")
+    path = run or RunFolder.free_name(Path("runs"), name)
+    return Run.start(build_experiment(settings, source), path, again=again)
 
 
 @app.command()
@@ -97,7 +114,7 @@ def resume(
     """
     from selfish_rnn.runs.run import Run
 
-    _train(Run.open(run, device, engine))
+    _train(lambda: Run.open(run, device, engine))
 
 
 @app.command()
@@ -121,9 +138,15 @@ def generate(
     tokens: Annotated[int, typer.Option(min=1, help="How many words to write.")] = 60,
     temperature: Annotated[float, typer.Option(min=0.0, help="0: the likeliest word; 1: as the model says.")] = 0.8,
     seed: Annotated[int | None, typer.Option(help="For the same text every time.")] = None,
+    interactive: Annotated[
+        bool, typer.Option("--interactive", "-i", help="Type prompts, and see dense and packed side by side.")
+    ] = False,
     device: DeviceOption = None,
 ) -> None:
     """Let the model of a run, or an exported one, continue a text."""
+    if interactive:
+        _play(source, prompt, device, tokens=tokens, temperature=temperature, seed=seed)
+        return
     from selfish_rnn.runs.export import load_model
     from selfish_rnn.runs.run import Run
     from selfish_rnn.training.generation import generate as continue_text
@@ -135,6 +158,26 @@ def generate(
         opened = Run.open(source, device)
         model, words = opened.model(), opened.vocabulary
     _say(continue_text(model, words, prompt, tokens=tokens, temperature=temperature, seed=seed))
+
+
+def _play(source: Path, prompt: str, device: str | None, **options: Any) -> None:
+    from selfish_rnn.cli.playground import play
+    from selfish_rnn.engine import available
+    from selfish_rnn.runs.export import load_model
+    from selfish_rnn.runs.run import Run
+
+    if prompt or device is not None:
+        raise UserError(
+            "--interactive asks for prompts and compares the engines of the CPU: leave out --prompt, --device"
+        )
+    names = {"dense": False, **({"packed": True} if available() else {})}
+    if source.is_file():
+        models = {name: load_model(source, packed=packed) for name, packed in names.items()}
+        words = models["dense"].vocabulary
+    else:
+        runs = {name: Run.open(source, "cpu", "packed" if packed else "masked") for name, packed in names.items()}
+        models, words = {name: run.model() for name, run in runs.items()}, runs["dense"].vocabulary
+    play(console, models, words, **options)
 
 
 @app.command()
@@ -217,22 +260,30 @@ app.command()(reproduce)
 app.command()(sweep)
 
 
-def _train(run: Run) -> None:
-    """Train a run to its end, with what a person sees on the way."""
+def _train(open_run: Callable[[], Run]) -> None:
+    """Train a run to its end, together with other ranks if torchrun started them; the first one speaks."""
     from selfish_rnn.cli.display import listener_for, show_next, show_outcome
     from selfish_rnn.runs.stop import Interrupted
     from selfish_rnn.system import keep_freed_memory
+    from selfish_rnn.training.parallel import joined
 
     keep_freed_memory()
-    path = run.folder.path
-    try:
-        with listener_for(console, path) as listener:
-            summary = run.train(listener)
-    except Interrupted:
-        _say(f"Stopped; continue with: {run.folder.resume_command}")
-        raise typer.Exit(130) from None
-    show_outcome(console, summary, path)
-    show_next(console, run.experiment, path)
+    with joined() as ranks:
+        run = ranks.from_first(open_run)
+        path = run.folder.path
+        try:
+            if ranks.first:
+                with listener_for(console, path) as listener:
+                    summary = run.train(listener)
+            else:
+                run.train()
+        except Interrupted:
+            if ranks.first:
+                _say(f"Stopped; continue with: {run.folder.resume_command}")
+            raise typer.Exit(130) from None
+    if ranks.first:
+        show_outcome(console, summary, path)
+        show_next(console, run.experiment, path)
 
 
 def _say(text: str) -> None:
@@ -243,8 +294,12 @@ def main() -> None:
     """Run the command line; what the user can put right is one line and exit code 2."""
     try:
         app(prog_name="selfish-rnn")  # which leaves by itself
+    except SaidByFirst:
+        raise SystemExit(2) from None
     except UserError as error:
         message, code = str(error), 2
+    except RankLostError as error:
+        message, code = str(error), TRY_AGAIN
     except KeyboardInterrupt:
         message, code = "interrupted", 130
     Console(stderr=True, highlight=False, emoji=False).print(f"error: {message}", markup=False, soft_wrap=True)

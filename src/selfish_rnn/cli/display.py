@@ -138,7 +138,7 @@ def show_start(console: Console, trainer: Trainer, folder: Path) -> None:
         f"method {_method_text(experiment)}, optimizer {experiment.optimizer.name}; "
         f"{sparsifier.active_weights:,} of {sparsifier.total_weights:,} weights exist "
         f"(sparsity {100 * (1 - sparsifier.active_weights / sparsifier.total_weights):.0f} %); "
-        f"engine {experiment.engine}",
+        f"engine {experiment.engine}" + (f"; {trainer.ranks.size} ranks" if trainer.ranks.size > 1 else ""),
     )
     _line(console, f"run folder {folder}")
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from selfish_rnn.corpora import Corpus, Vocabulary
 from selfish_rnn.errors import UserError
-from selfish_rnn.files import load_tensors, remove_partial, write_atomically
+from selfish_rnn.files import is_partial, load_tensors, remove_partial, write_atomically
 from selfish_rnn.runs.checkpoints import CheckpointStore
 from selfish_rnn.runs.logs import MetricsLog
 
@@ -59,7 +59,7 @@ class RunFolder:
 
     def _refuse_used(self) -> None:
         path = self.path
-        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        if not path.exists() or (path.is_dir() and all(map(is_partial, path.iterdir()))):
             return
         if not self.config.exists():
             raise UserError(f"{path} exists and is not empty; give another folder with --run")

@@ -3,57 +3,93 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import torch
 
 from selfish_rnn.errors import UserError
-from selfish_rnn.experiment.settings import changed_settings
+from selfish_rnn.experiment.settings import Experiment, changed_settings
 from selfish_rnn.files import save_tensors
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.runs.logs import EventLog
 from selfish_rnn.runs.stop import Interrupted, StopRequest
 from selfish_rnn.training.metrics import EpochRecord, Listener
+from selfish_rnn.training.parallel import Ranks
 from selfish_rnn.training.trainer import Trainer
 
 
-class RunRecorder(Listener):
-    """Keeps a run folder up to date; only for the process that holds the folder's lock.
+class PauseKeeper(Listener):
+    """Says when a run is saved, and when it stops; of ranks that train together each has one.
 
-    A checkpoint is written after every epoch, between two updates whenever ``checkpoint_every`` minutes have passed,
-    and when the run is asked to stop, which ends training with :class:`Interrupted`.
+    The state is complete after every epoch, between two updates whenever ``checkpoint_every`` minutes have passed, and
+    when a rank is asked to stop, which ends training everywhere with :class:`Interrupted`.
     """
 
-    def __init__(self, folder: RunFolder, stop: StopRequest) -> None:
-        self.folder = folder
+    def __init__(self, stop: StopRequest) -> None:
         self._stop = stop
-        self._events = EventLog(folder.events)
         self._last_checkpoint = time.monotonic()
 
     def resume(self, trainer: Trainer) -> list[str]:
         """Put a trainer where the last checkpoint that is not damaged stands; returns what to tell a person of it."""
+        state, notes = trainer.ranks.from_first(lambda: self._loaded(trainer.experiment))
+        if state is not None:
+            trainer.load_state_dict(state)
+        return notes
+
+    def _loaded(self, experiment: Experiment) -> tuple[dict[str, Any] | None, list[str]]:
+        """The state to continue from, if there is one; the first rank reads it."""
+        raise NotImplementedError
+
+    def on_pause(self, trainer: Trainer) -> None:
+        due = time.monotonic() - self._last_checkpoint > 60 * trainer.experiment.checkpoint_every
+        between_epochs = trainer.state.row == 0
+        due, stopped = trainer.ranks.any(due, self._stop.requested)
+        if due or between_epochs or stopped:
+            self._save(trainer, trainer.state_dict())
+            self._last_checkpoint = time.monotonic()
+        if stopped and not trainer.state.finished:
+            raise Interrupted
+
+    def _save(self, trainer: Trainer, state: dict[str, Any]) -> None:
+        """Keep the state; the first rank does."""
+
+
+class RunRecorder(PauseKeeper):
+    """Keeps a run folder up to date; only for the process that holds the folder's lock."""
+
+    def __init__(self, folder: RunFolder, stop: StopRequest) -> None:
+        super().__init__(stop)
+        self.folder = folder
+        self._events = EventLog(folder.events)
+
+    def _loaded(self, experiment: Experiment) -> tuple[dict[str, Any] | None, list[str]]:
         folder = self.folder
         if not folder.checkpoints.steps():
             folder.check_resumable()
-            # Killed before its first checkpoint, perhaps just after its first record.
-            folder.metrics.truncate_after(0)
-            return []
+            return None, []
         loaded = folder.checkpoints.load()
         notes = [f"checkpoint {name} is damaged; going back to the one before it" for name in loaded.damaged]
-        changed = changed_settings(loaded.state["experiment"], trainer.experiment)
+        changed = changed_settings(loaded.state["experiment"], experiment)
         if changed:
             raise UserError(
                 f"{folder.config} was changed since the run was started, in {', '.join(changed)}: put it back, or "
                 "start a new run with --config"
             )
-        threads = loaded.state["threads"]
-        if threads != torch.get_num_threads():
-            notes.append(
-                f"the run was started with {threads} threads and goes on with {torch.get_num_threads()}: "
-                "results may differ in the last digits"
-            )
-        trainer.load_state_dict(loaded.state["trainer"])
-        folder.metrics.truncate_after(loaded.step)
-        self._events = EventLog(folder.events, resumed_at=loaded.step)
+        now = {"threads": torch.get_num_threads(), "ranks": Ranks.here().size}
+        notes += [
+            f"the run was started with {loaded.state.get(what, 1)} {what} and goes on with {number}: "
+            "results may differ in the last digits"
+            for what, number in now.items()
+            if loaded.state.get(what, 1) != number
+        ]
+        return loaded.state["trainer"], notes
+
+    def resume(self, trainer: Trainer) -> list[str]:
+        notes = super().resume(trainer)
+        # Killed after a record, before its checkpoint: the epoch is trained again.
+        self.folder.metrics.truncate_after(trainer.state.step)
+        if trainer.state.step:
+            self._events = EventLog(self.folder.events, resumed_at=trainer.state.step)
         return notes
 
     def on_best(self, trainer: Trainer) -> None:
@@ -63,19 +99,11 @@ class RunRecorder(Listener):
         self.folder.metrics.append(record.metrics())
         self._events.scalars(record.scalars(), record.step)
 
-    def on_pause(self, trainer: Trainer) -> None:
-        due = time.monotonic() - self._last_checkpoint > 60 * trainer.experiment.checkpoint_every
-        between_epochs = trainer.state.row == 0
-        if due or between_epochs or self._stop.requested:
-            self._save(trainer)
-        if self._stop.requested and not trainer.state.finished:
-            raise Interrupted
-
-    def _save(self, trainer: Trainer) -> None:
-        state = {
+    def _save(self, trainer: Trainer, state: dict[str, Any]) -> None:
+        checkpoint = {
             "experiment": trainer.experiment.model_dump(mode="json"),
             "threads": torch.get_num_threads(),
-            "trainer": trainer.state_dict(),
+            "ranks": trainer.ranks.size,
+            "trainer": state,
         }
-        self.folder.checkpoints.save(state, step=trainer.state.step)
-        self._last_checkpoint = time.monotonic()
+        self.folder.checkpoints.save(checkpoint, step=trainer.state.step)

@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from selfish_rnn.corpora import KNOWN_CORPORA, Corpus, Vocabulary, load_corpus, truncated, unigram_perplexity
 from selfish_rnn.engine import available
-from selfish_rnn.errors import UserError
+from selfish_rnn.errors import RankLostError, SaidByFirst, UserError
 from selfish_rnn.experiment.presets import build_experiment, read_config, to_yaml
-from selfish_rnn.experiment.settings import Experiment
+from selfish_rnn.experiment.settings import Experiment, changed_settings
 from selfish_rnn.experiment.small_dense import resolve_model
 from selfish_rnn.files import WriteError
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.folder import RunFolder
-from selfish_rnn.runs.recording import RunRecorder
+from selfish_rnn.runs.recording import PauseKeeper, RunRecorder
 from selfish_rnn.runs.stop import StopRequest
 from selfish_rnn.runs.topologies import TopologyHistory
 from selfish_rnn.runs.topology_recording import TopologyRecorder
@@ -31,6 +32,7 @@ from selfish_rnn.training.build import check_before_training
 from selfish_rnn.training.engine_choice import EngineChoice, choose_engine
 from selfish_rnn.training.evaluation import evaluate_splits
 from selfish_rnn.training.metrics import Listener
+from selfish_rnn.training.parallel import Ranks
 from selfish_rnn.training.saved_weights import restore
 from selfish_rnn.training.trainer import DivergedError, Trainer
 
@@ -39,6 +41,12 @@ def experiment_corpus(experiment: Experiment) -> Corpus:
     """The corpus of an experiment, cut to the training tokens it asks for."""
     corpus = load_corpus(experiment.corpus)
     return corpus if experiment.train_tokens is None else truncated(corpus, experiment.train_tokens)
+
+
+def _choose_engine(experiment: Experiment, words: int) -> EngineChoice:
+    """Measured on the part of a batch that a rank computes at a time."""
+    parts = experiment.sub_batches * Ranks.here().size
+    return choose_engine(experiment.model_copy(update={"sub_batches": parts}), words)
 
 
 class Run:
@@ -55,20 +63,38 @@ class Run:
         self._choice: EngineChoice | None = None
 
     @classmethod
-    def start(cls, experiment: Experiment, path: Path) -> Run:
-        """A new run; corpus and model are looked at first, so that bad ones leave no folder behind."""
+    def start(cls, experiment: Experiment, path: Path, *, again: bool = False) -> Run:
+        """A new run; corpus and model are looked at first, so that bad ones leave no folder behind.
+
+        With ``again`` a run of the same settings that is in the folder already is the one to go on with: for a command
+        that is given once more after its processes were lost.
+        """
         corpus = experiment_corpus(experiment)
         words = len(corpus.vocabulary)
         experiment = resolve_model(experiment, words)
-        check_before_training(experiment, corpus)
-        choice = choose_engine(experiment, words)
         # A resumed run goes on with the engine that was chosen, perhaps from another folder. Sums come out the same to
         # the last bit only with the same number of threads.
-        threads = experiment.threads or torch.get_num_threads()
         text = experiment.corpus if experiment.corpus in KNOWN_CORPORA else str(Path(experiment.corpus).resolve())
-        experiment = experiment.model_copy(update={"engine": choice.engine, "threads": threads, "corpus": text})
+        experiment = experiment.model_copy(update={"corpus": text})
+        if again and RunFolder(path).config.is_file():
+            return cls._started_before(experiment, path)
+        check_before_training(experiment, corpus)
+        choice = _choose_engine(experiment, words)
+        threads = experiment.threads or torch.get_num_threads()
+        experiment = experiment.model_copy(update={"engine": choice.engine, "threads": threads})
         run = cls(experiment, RunFolder.create(path, to_yaml(experiment), corpus))
         run.corpus, run._choice = corpus, choice
+        return run
+
+    @classmethod
+    def _started_before(cls, experiment: Experiment, path: Path) -> Run:
+        run = cls.open(path)
+        changed = changed_settings(run.experiment.model_dump(mode="json"), experiment)
+        if changed:
+            raise UserError(
+                f"{path} holds a run of other settings, in {', '.join(changed)}: give another folder with --run, or "
+                f"continue that run with `{run.folder.resume_command}`"
+            )
         return run
 
     @classmethod
@@ -93,10 +119,12 @@ class Run:
 
     def model(self) -> LanguageModel:
         """The best model so far, ready to evaluate."""
-        weights, experiment = self.folder.read_model(), self.experiment
+        return self._model(self.folder.read_model(), len(self.vocabulary))
+
+    def _model(self, weights: Mapping[str, Tensor], words: int) -> LanguageModel:
+        experiment = self.experiment
         packed = experiment.engine == "packed" and torch.device(experiment.device).type == "cpu" and available()
-        source, words = str(self.folder.model), len(self.vocabulary)
-        model = restore(lambda: experiment.model.build(words), weights, source, packed=packed)
+        model = restore(lambda: experiment.model.build(words), weights, str(self.folder.model), packed=packed)
         return model.to(experiment.device).eval()
 
     @property
@@ -115,28 +143,36 @@ class Run:
     def train(self, *listeners: Listener) -> dict[str, Any]:
         """Train to the end, from wherever the run stands; what it came to is written down and returned.
 
-        Nothing in the folder is changed, or read to be changed, before the folder's lock is held.
+        Nothing in the folder is changed, or read to be changed, before the folder's lock is held. Of ranks that train
+        together only the first touches the folder.
         """
-        with self.folder.locked(), self._clear_errors():
-            outcome = self._train(*listeners)
+        ranks = Ranks.here()
+        with contextlib.ExitStack() as held, self._clear_errors(ranks):
+            ranks.from_first(lambda: held.enter_context(self.folder.locked()))
+            corpus, choice = ranks.from_first(self._prepare)
+            self.experiment = self.experiment.model_copy(update={"engine": choice.engine})
+            outcome = self._train(ranks, corpus, choice, *listeners)
             # The best model is another network than the last one, which is gone by now.
             gc.collect()
             give_back_freed_memory()
-            summary = {**evaluate_splits(self.model(), self.experiment, self.corpus), **outcome}
+            best = self._model(ranks.from_first(self.folder.read_model), len(corpus.vocabulary))
+            summary = {**evaluate_splits(best, self.experiment, corpus, ranks), **outcome}
             summary["peak_memory_mib"] = peak_memory()
-            self.folder.write_summary(summary)
+            if ranks.first:
+                self.folder.write_summary(summary)
             return summary
 
-    def _train(self, *listeners: Listener) -> dict[str, Any]:
-        """Train to the end: what it came to, but for what is measured on the best model."""
+    def _prepare(self) -> tuple[Corpus, EngineChoice]:
         corpus = self.corpus
         if not self.folder.corpus.exists():  # killed right after its start
             self.folder.write_corpus(corpus)
-        choice = self._choice or choose_engine(self.experiment, len(corpus.vocabulary))
-        self.experiment = self.experiment.model_copy(update={"engine": choice.engine})
+        return corpus, self._choice or _choose_engine(self.experiment, len(corpus.vocabulary))
+
+    def _train(self, ranks: Ranks, corpus: Corpus, choice: EngineChoice, *listeners: Listener) -> dict[str, Any]:
+        """Train to the end: what it came to, but for what is measured on the best model."""
         stop = StopRequest()
-        recorder = RunRecorder(self.folder, stop)
-        kept = [TopologyRecorder(self.topologies)] if self.experiment.keep_topologies else []
+        recorder = RunRecorder(self.folder, stop) if ranks.first else PauseKeeper(stop)
+        kept = [TopologyRecorder(self.topologies)] if self.experiment.keep_topologies and ranks.first else []
         trainer = Trainer(self.experiment, corpus, *kept, recorder, *listeners)
         notes = recorder.resume(trainer)
         if choice.reason is not None:
@@ -148,22 +184,31 @@ class Run:
         return self._outcome(trainer)
 
     @contextlib.contextmanager
-    def _clear_errors(self) -> Iterator[None]:
+    def _clear_errors(self, ranks: Ranks) -> Iterator[None]:
         """What goes wrong in training, with what is kept and what to do."""
         try:
             yield
         except WriteError as error:
             raise UserError(f"{error}, then continue with `{self.folder.resume_command}`") from error
+        except RankLostError as error:
+            raise RankLostError(
+                f"{error}; {self._kept()}. Continue with `{self.folder.resume_command}`, by torchrun with any number "
+                "of ranks; with --max-restarts torchrun does it by itself"
+            ) from error
         except DivergedError as error:
-            steps, experiment = self.folder.checkpoints.steps(), self.experiment
-            kept = (
-                f"the last good checkpoint, of update {steps[-1]}, is kept" if steps else "there is no checkpoint yet"
-            )
+            if not ranks.first:  # they all have the same loss
+                raise SaidByFirst(str(error)) from error
+            experiment = self.experiment
             raise UserError(
-                f"training diverged: {error}; {kept}. Try a smaller optimizer.lr (now {experiment.optimizer.lr:g}), a "
+                f"training diverged: {error}; {self._kept()}. Try a smaller optimizer.lr (now "
+                f"{experiment.optimizer.lr:g}), a "
                 f"smaller clip (now {experiment.clip}) or a smaller prune_rate (now {experiment.prune_rate:g}) in a "
                 "new run"
             ) from error
+
+    def _kept(self) -> str:
+        steps = self.folder.checkpoints.steps()
+        return f"the last good checkpoint, of update {steps[-1]}, is kept" if steps else "there is no checkpoint yet"
 
     def _outcome(self, trainer: Trainer) -> dict[str, Any]:
         state, network = trainer.state, trainer.state.best
@@ -183,5 +228,6 @@ class Run:
             "seconds": state.seconds,
             "engine": self.experiment.engine,
             "threads": torch.get_num_threads(),
+            "ranks": trainer.ranks.size,
             "seed": self.experiment.seed,
         }

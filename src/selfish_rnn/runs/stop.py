@@ -7,6 +7,8 @@ import threading
 from types import FrameType
 from typing import Any
 
+from selfish_rnn.errors import RankLostError
+
 
 class Interrupted(Exception):  # noqa: N818 - not an error: the run can be continued
     """Training was asked to stop; a checkpoint holds everything up to the last update."""
@@ -24,7 +26,9 @@ class StopRequest:
             self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and issubclass(kind, RankLostError):
+            return  # torchrun sends SIGTERM to whom is left: not before the last words
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}

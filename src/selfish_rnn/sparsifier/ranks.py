@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, distributed
 
+from selfish_rnn.errors import RankLostError
 from selfish_rnn.sparsifier.weights import SparseWeight
+
+
+@contextlib.contextmanager
+def collective() -> Iterator[None]:
+    """Inside this block, and nowhere else, processes speak with each other; one that does not answer is an error."""
+    try:
+        yield
+    except RuntimeError as error:  # which is all that torch's backends raise
+        # The first sentence, without the place in the backend's source that some begin with.
+        reason = re.sub(r"^\[\S+:\d+\] ", "", str(error).partition("\n")[0]).partition(". ")[0]
+        raise RankLostError(f"a rank that trains together with {this_rank()} is gone ({reason})") from error
+
+
+def this_rank() -> str:
+    """This process, as a message names it."""
+    return f"rank {distributed.get_rank()}" if ranks() > 1 else "this one"
 
 
 def ranks() -> int:
@@ -20,7 +39,8 @@ def common_seed() -> int:
     """A seed from torch's generator; of several processes, the first one's."""
     seed = [int(torch.randint(2**62, ()))]
     if ranks() > 1:
-        distributed.broadcast_object_list(seed, src=0)
+        with collective():
+            distributed.broadcast_object_list(seed, src=0)
     return seed[0]
 
 
@@ -29,7 +49,8 @@ def mean_over_ranks(gradient: Tensor) -> Tensor:
     if ranks() == 1:
         return gradient
     shared = gradient.clone()
-    distributed.all_reduce(shared)
+    with collective():
+        distributed.all_reduce(shared)
     return shared.div_(ranks())
 
 
@@ -39,11 +60,12 @@ def refuse_parted_ranks(weights: Iterable[SparseWeight]) -> None:
         return
     own = {weight.name: zlib.crc32(weight.topology.positions.numpy().tobytes()) for weight in weights}
     every = [own] * ranks()
-    distributed.all_gather_object(every, own)
+    with collective():
+        distributed.all_gather_object(every, own)
     for rank, other in enumerate(every):
         parted = [name for name in own if other.get(name) != own[name]]
         if parted:
             raise RuntimeError(
-                f"rank {distributed.get_rank()} and rank {rank} have different topologies of {', '.join(parted)}: bind "
+                f"{this_rank()} and rank {rank} have different topologies of {', '.join(parted)}: bind "
                 "every rank with the same seed=, sparsity and method, from the same weights, and rewire them together"
             )

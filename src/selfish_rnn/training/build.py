@@ -13,6 +13,7 @@ from selfish_rnn.models import LanguageModel
 from selfish_rnn.sparsifier import SparseTraining, Sparsifier
 from selfish_rnn.sparsifier.deferred import deferred_init
 from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures
+from selfish_rnn.training.parallel import Ranks, refuse_uneven_parts
 from selfish_rnn.training.windows import batched
 
 
@@ -58,6 +59,8 @@ def _start_seed(experiment: Experiment) -> int:
 
 def check_before_training(experiment: Experiment, corpus: Corpus) -> None:
     """Find what would stop the run later: a text too short for its batches, settings that do not fit together."""
+    ranks = Ranks.here().size
+    refuse_uneven_parts(experiment, experiment.sub_batches * ranks, ranks)
     batched(corpus.train, experiment.batch_size, "batch_size")
     batched(corpus.valid, experiment.valid_batch_size, "valid_batch_size")
     batched(corpus.test, experiment.test_batch_size, "test_batch_size")

@@ -52,6 +52,15 @@ def random_state(device: str) -> dict[str, Any]:
     return {"cpu": torch.get_rng_state(), "gpu": torch.cuda.get_rng_state(device) if on_gpu else None}
 
 
+def fresh_random_state(seed: int, device: str) -> dict[str, Any]:
+    """Where the generators would stand if they were seeded now."""
+    own = {"cpu": "cpu", "gpu": None if device == "cpu" else device}
+    return {
+        kind: None if place is None else torch.Generator(place).manual_seed(seed).get_state()
+        for kind, place in own.items()
+    }
+
+
 def restore_random_state(state: dict[str, Any], device: str) -> None:
     """Set them back; a run that moved from one kind of device to another goes on with other random numbers."""
     torch.set_rng_state(state["cpu"])

@@ -13,15 +13,17 @@ from torch import Tensor
 
 from selfish_rnn.corpora import Corpus
 from selfish_rnn.experiment.settings import Experiment
-from selfish_rnn.models import State, detach
+from selfish_rnn.models import detach
 from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
 from selfish_rnn.optim import AveragedSGD
+from selfish_rnn.sparsifier.ranks import refuse_parted_ranks
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.system import give_back_freed_memory
 from selfish_rnn.training.build import build_network
 from selfish_rnn.training.evaluation import evaluate, perplexity
 from selfish_rnn.training.metrics import EpochRecord, Listener, StepReport, describe, large_weights
 from selfish_rnn.training.optimizers import LearningRate, build_optimizer
+from selfish_rnn.training.parallel import BatchParts, Ranks
 from selfish_rnn.training.saved_weights import (
     load_portable_optimizer,
     load_portable_weights,
@@ -30,7 +32,7 @@ from selfish_rnn.training.saved_weights import (
     with_masks,
     without_masks,
 )
-from selfish_rnn.training.state import Clock, TrainState, random_state, restore_random_state
+from selfish_rnn.training.state import Clock, TrainState
 from selfish_rnn.training.windows import batched, draw_length, window_at
 
 
@@ -42,7 +44,9 @@ class Trainer:
     """Trains one model as an experiment says, and can be continued from any pause.
 
     After every epoch: validate on the averages (if there are any), tell of the best model, rewire the raw weights.
-    Listeners are told in the order they are given.
+    Listeners are told in the order they are given. Processes of one ``torch.distributed`` group train one model
+    together, each on its columns of the batches (:class:`~selfish_rnn.training.parallel.BatchParts`): they call
+    :meth:`run` and :meth:`state_dict` together, and have the same weights after every update.
     """
 
     def __init__(self, experiment: Experiment, corpus: Corpus, *listeners: Listener) -> None:
@@ -51,6 +55,7 @@ class Trainer:
         self.experiment = experiment
         self.corpus = corpus
         self.listeners = listeners
+        self.ranks = Ranks.here()
         self.rows = batched(corpus.train, experiment.batch_size).to(experiment.device)
         self.model, self.sparsifier = build_network(experiment, len(corpus.vocabulary), self._planned_rewirings())
         self.optimizer = build_optimizer(experiment.optimizer, self.model.parameters())
@@ -59,7 +64,7 @@ class Trainer:
         self.learning_rate = LearningRate(experiment.optimizer)
         self.state = TrainState()
         self._window_lengths = torch.Generator().manual_seed(experiment.seed)
-        self._hidden = self._initial_hidden()
+        self._parts = BatchParts(experiment, self.ranks, self.model.initial_state)
         self._clock = Clock()
         give_back_freed_memory()  # of building
 
@@ -70,15 +75,13 @@ class Trainer:
         steps = experiment.epochs * math.ceil((len(self.rows) - 1) / experiment.window)
         return max(steps // experiment.rewire_every, 1)
 
-    def _initial_hidden(self) -> list[State]:
-        parts = self.experiment.sub_batches
-        return [self.model.initial_state(self.experiment.batch_size // parts) for _ in range(parts)]
-
     # The loop
 
     def run(self) -> None:
         """Train to the end, from wherever training stands now."""
         self._clock = Clock(self.state.seconds)
+        self._parts.refuse_uneven()
+        refuse_parted_ranks(self.sparsifier.sparse_weights)
         self._tell(lambda listener: listener.on_start(self))
         while not self.state.finished:
             self._train_epoch()
@@ -115,25 +118,25 @@ class Trainer:
     def _update(self, inputs: Tensor, targets: Tensor, scale: float) -> float:
         """One optimizer step on a window; the loss without penalties."""
         experiment = self.experiment
-        parts = experiment.sub_batches
         self.optimizer.zero_grad(set_to_none=True)
         total = 0.0
-        for index, (part_inputs, part_targets) in enumerate(
-            zip(inputs.chunk(parts, dim=1), targets.chunk(parts, dim=1), strict=True)
-        ):
-            encoded = self.model.encode(part_inputs, self._hidden[index])
-            loss = self.model.loss(encoded.output, part_targets)
-            total += loss.item() / parts
-            if experiment.ar:
-                penalised = getattr(encoded, self.model.activation_penalty_on)
-                loss = loss + activation_penalty(penalised, experiment.ar)
-            if experiment.tar:
-                loss = loss + temporal_activation_penalty(encoded.raw, experiment.tar)
-            penalty = self.sparsifier.penalty()
-            if penalty is not None:
-                loss = loss + penalty
-            (loss / parts).backward()  # type: ignore[no-untyped-call]
-            self._hidden[index] = detach(encoded.state)
+        for part in self._parts.mine:
+            with part.drawing():
+                encoded = self.model.encode(inputs[:, part.columns], part.hidden)
+                loss = self.model.loss(encoded.output, targets[:, part.columns])
+                total += loss.item() / self._parts.count
+                if experiment.ar:
+                    penalised = getattr(encoded, self.model.activation_penalty_on)
+                    loss = loss + activation_penalty(penalised, experiment.ar)
+                if experiment.tar:
+                    loss = loss + temporal_activation_penalty(encoded.raw, experiment.tar)
+                penalty = self.sparsifier.penalty()
+                if penalty is not None:
+                    loss = loss + penalty
+                (loss / self._parts.count).backward()  # type: ignore[no-untyped-call]
+            part.hidden = detach(encoded.state)
+        self.ranks.sum_gradients(self.model.parameters())
+        total = self.ranks.sum(total)
         if not math.isfinite(total):
             raise DivergedError(f"the training loss became {total} at update {self.state.step + 1}")
         largest = math.inf if experiment.clip is None else experiment.clip
@@ -160,7 +163,7 @@ class Trainer:
         train_loss = state.loss_sum / (len(self.rows) - 1)
         state.epoch, state.row, state.loss_sum = epoch, 0, 0.0
         state.seconds = self._clock.seconds
-        self._hidden = self._initial_hidden()
+        self._parts.begin_epoch()
         stalled = experiment.early_stop is not None and epoch - state.best_epoch >= experiment.early_stop
         state.finished = epoch >= experiment.epochs or stalled
         if stalled and epoch < experiment.epochs:
@@ -191,7 +194,11 @@ class Trainer:
         averages = self._averaged.averaged() if self._averaged is not None else contextlib.nullcontext()
         with averages, self.sparsifier.thresholded():
             loss = evaluate(
-                self.model, self.corpus.valid, batch_size=experiment.valid_batch_size, window=experiment.window
+                self.model,
+                self.corpus.valid,
+                batch_size=experiment.valid_batch_size,
+                window=experiment.window,
+                ranks=self.ranks,
             )
             if not math.isfinite(perplexity(loss)):
                 raise DivergedError(f"the validation loss became {loss:g} after epoch {epoch}")
@@ -251,15 +258,14 @@ class Trainer:
         return portable_weights(self.model, self.sparsifier.sparse_weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that is needed to continue from here, with either engine."""
+        """Everything that is needed to continue from here, with either engine and any number of ranks."""
         return {
             "state": asdict(self.state),
             "model": self.weights(),
             "sparsifier": without_masks(self.sparsifier.state_dict()),
             "optimizer": portable_optimizer(self.optimizer, self.model, self._stateful_weights),
             "learning_rate": self.learning_rate.state_dict(),
-            "hidden": [list(state) for state in self._hidden],
-            "random": random_state(self.experiment.device),
+            **self._parts.state_dict(),
             "window_lengths": self._window_lengths.get_state(),
         }
 
@@ -270,7 +276,5 @@ class Trainer:
         load_portable_optimizer(self.optimizer, state["optimizer"], self.model, self._stateful_weights)
         self.learning_rate.load_state_dict(state["learning_rate"])
         self.state = TrainState(**state["state"])
-        device = self.experiment.device
-        self._hidden = [tuple(tensor.to(device) for tensor in tensors) for tensors in state["hidden"]]
+        self._parts.load_state_dict(state)
         self._window_lengths.set_state(state["window_lengths"])
-        restore_random_state(state["random"], device)

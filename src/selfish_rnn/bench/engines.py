@@ -1,0 +1,78 @@
+"""What is compared: the engines of this package, and the rivals a user could pick instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+KINDS = {
+    "step": "training step",
+    "inference": "next word of one text",
+    "operators": "products of one matrix",
+    "memory": "peak memory of training",
+}
+"""What is measured, with what it is called."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """One way to compute the same network.
+
+    ``kinds`` are the measurements it takes part in, ``baseline_of`` those in which it is the baseline if it is the
+    fastest of such. ``networks`` are the networks it can run (empty: all), ``packages`` what must be installed for it.
+    ``kernels`` says that it takes the kernels of this package. ``tolerance`` is how far its results may be from those
+    of dense float32 torch, as a fraction. The figure shows the baseline and those that have a ``colour``.
+    """
+
+    label: str
+    kinds: tuple[str, ...]
+    baseline_of: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    tolerance: float = 1e-3
+    kernels: bool = False
+    colour: str | None = None
+    marker: str = "o"
+
+    @property
+    def missing(self) -> list[str]:
+        """The packages that are not installed."""
+        return [package for package in self.packages if find_spec(package) is None]
+
+
+def _dense_rival(
+    label: str, tolerance: float, packages: tuple[str, ...] = (), networks: tuple[str, ...] = ("lstm",)
+) -> Engine:
+    return Engine(label, ("inference",), ("inference",), networks, packages, tolerance)
+
+
+_ONNX, _OPENVINO = ("onnx", "onnxruntime"), ("onnx", "openvino")
+
+ENGINES: dict[str, Engine] = {
+    "dense": Engine("dense torch", tuple(KINDS), ("step", "inference", "operators"), colour="#555555"),
+    "no-onednn": Engine("dense torch without oneDNN", ("step", "inference"), ("step", "inference")),
+    # In training it is no baseline: it makes other steps than float32 does.
+    "bfloat16": Engine("dense bfloat16", ("step", "inference"), ("inference",), tolerance=0.05),
+    "float16": _dense_rival("dense float16 (quantize_dynamic)", 0.01),
+    "int8": _dense_rival("dense int8 (quantize_dynamic)", 0.2),
+    "compiled": _dense_rival("dense torch.compile", 1e-3, networks=()),
+    "onnx": _dense_rival("dense ONNX Runtime", 1e-3, _ONNX),
+    "onnx-int8": _dense_rival("dense ONNX Runtime int8", 0.2, _ONNX),
+    "openvino": _dense_rival("dense OpenVINO", 0.05, _OPENVINO),
+    "openvino-int8": _dense_rival("dense OpenVINO, int8 weights", 0.2, (*_OPENVINO, "nncf")),
+    "masked": Engine("masked", ("step", "memory"), colour="#d98e04", marker="s"),
+    "csr": Engine("torch CSR", ("inference", "operators"), networks=("lstm",), colour="#a83279", marker="^"),
+    "sparseprop": Engine("SparseProp", ("operators",), packages=("sparseprop",)),
+    "packed": Engine("packed", tuple(KINDS), kernels=True, colour="#1b6ca8"),
+}
+"""By the name that ``--engines`` takes. CSR and SparseProp have no recurrent layers, and outside training a masked
+network does what a dense one does."""
+
+
+def measured(kind: str, network: str) -> list[str]:
+    """The engines that a kind of measurement is made of; the products are those of one matrix of no network."""
+    return [
+        name
+        for name, one in ENGINES.items()
+        if kind in one.kinds and (kind == "operators" or network in (one.networks or (network,)))
+    ]

@@ -1,0 +1,214 @@
+"""The next word of one text, by everyone who can compute it: for each engine a function of word and state."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import logging
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from selfish_rnn.bench.products import to_csr
+from selfish_rnn.models import LanguageModel
+
+_LSTM_PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+
+Step = Callable[..., tuple[Any, ...]]
+"""Of a word (1 x 1) and the tensors of a state: the scores of the next word, and the state after it."""
+
+
+@contextmanager
+def onednn(enabled: bool) -> Iterator[None]:
+    """Torch with or without oneDNN; ``torch.backends.mkldnn.flags`` warns of processors that are not here."""
+    before = torch.backends.mkldnn.enabled
+    torch.backends.mkldnn.enabled = enabled  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.backends.mkldnn.enabled = before
+
+
+def next_word(engine: str, model: LanguageModel, words: Tensor) -> Callable[[], Any]:
+    """A call that goes on with one text by one of ``words``, and gives the scores of the next."""
+    with torch.inference_mode(), _silence():
+        step, state = RIVALS[engine](model.eval())
+    upcoming = itertools.cycle(words.view(-1, 1, 1))
+
+    @torch.inference_mode()
+    def scores() -> Any:
+        nonlocal state
+        # Torch runs an LSTM with oneDNN of its own accord; for a single word that can be several times slower.
+        with onednn(engine not in ("no-onednn", "bfloat16")):
+            found, *state = step(next(upcoming), *state)
+        return found
+
+    return scores
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Without what exporters and quantizers say, and without what torch calls deprecated."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+class _Module(nn.Module):
+    """A language model as a function of one word and a state."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, word: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        encoded = self.model.encode(word, state)
+        return self.model.logits(encoded.output), *encoded.state
+
+
+def _modules(model: LanguageModel) -> tuple[Step, Any]:
+    return _Module(model), model.initial_state(1)
+
+
+def _bfloat16(model: LanguageModel) -> tuple[Step, Any]:
+    return _modules(model.bfloat16())
+
+
+def _quantized(dtype: torch.dtype) -> Callable[[LanguageModel], tuple[Step, Any]]:
+    def rival(model: LanguageModel) -> tuple[Step, Any]:
+        state = model.initial_state(1)
+        quantize: Any = torch.ao.quantization.quantize_dynamic
+        return _Module(quantize(model, {nn.LSTM, nn.Linear}, dtype=dtype)), state
+
+    return rival
+
+
+def _compiled(model: LanguageModel) -> tuple[Step, Any]:
+    torch.compiler.reset()  # after a few networks of one class it would give up and compile no more
+    step, state = _modules(model)
+    return torch.compile(step), state
+
+
+class _Unrolled(nn.Module):
+    """The LSTM model as single products and gates, for those who have no LSTM of their matrices.
+
+    ``stored`` makes such a matrix of a weight, and ``product`` is a function of one, a vector and a bias.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        product: Callable[[Tensor, Tensor, Tensor], Tensor],
+        stored: Callable[[Tensor], Tensor] = lambda weight: weight,
+    ) -> None:
+        super().__init__()
+        self.embedding, self.product = model.embedding, product
+        lstm = cast(nn.LSTM, model.get_submodule("rnn"))
+        self.cells = list[tuple[Tensor, Tensor, Tensor, Tensor]]()
+        for layer in range(lstm.num_layers):
+            inputs, recurrent, *biases = (getattr(lstm, f"{name}_l{layer}").detach() for name in _LSTM_PARAMETERS)
+            self.cells.append((stored(inputs), biases[0], stored(recurrent), biases[1]))
+        self.output, self.bias = stored(model.decoder.weight.detach()), model.decoder.bias.detach()
+        self.state = [torch.zeros(lstm.hidden_size) for _ in range(2 * lstm.num_layers)]
+
+    def forward(self, word: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        x, after = self.embedding(word).view(-1), list[Tensor]()
+        for (inputs, own, recurrent, other), h, c in zip(self.cells, state[::2], state[1::2], strict=True):
+            gates = self.product(inputs, x, own) + self.product(recurrent, h, other)
+            enter, forget, new, leave = gates.chunk(4)
+            cell = forget.sigmoid() * c + enter.sigmoid() * new.tanh()
+            x = leave.sigmoid() * cell.tanh()
+            after += [x, cell]
+        return self.product(self.output, x, self.bias), *after
+
+
+def _csr(model: LanguageModel) -> tuple[Step, Any]:
+    step = _Unrolled(model, lambda matrix, x, bias: torch.addmv(bias, matrix, x), to_csr)
+    return step, step.state
+
+
+def _export(step: nn.Module, state: Sequence[Tensor], folder: str) -> Path:
+    """A step as an ONNX file with inputs ``word``, ``state0``, …"""
+    path = Path(folder) / "model.onnx"
+    names = ["word", *(f"state{index}" for index in range(len(state)))]
+    example = (torch.zeros(1, 1, dtype=torch.long), *state)
+    with torch.no_grad():
+        torch.onnx.export(step, example, str(path), dynamo=False, input_names=names)
+    return path
+
+
+def _onnx(int8: bool) -> Callable[[LanguageModel], tuple[Step, Any]]:
+    def rival(model: LanguageModel) -> tuple[Step, Any]:
+        onnxruntime: Any = import_module("onnxruntime")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        with tempfile.TemporaryDirectory() as folder:
+            state = model.initial_state(1)
+            path = _export(_Module(model), state, folder)
+            if int8:
+                quantization: Any = import_module("onnxruntime.quantization")
+                quantized = path.with_name("int8.onnx")
+                quantization.quantize_dynamic(path, quantized, weight_type=quantization.QuantType.QInt8)
+                path = quantized
+            session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        names = [one.name for one in session.get_inputs()]
+
+        def step(word: Tensor, *state: Any) -> tuple[Any, ...]:
+            return tuple(session.run(None, dict(zip(names, (word.numpy(), *state), strict=True))))
+
+        return step, [one.numpy() for one in state]
+
+    return rival
+
+
+def _openvino(int8: bool) -> Callable[[LanguageModel], tuple[Step, Any]]:
+    def rival(model: LanguageModel) -> tuple[Step, Any]:
+        core = import_module("openvino").Core()
+        with tempfile.TemporaryDirectory() as folder:
+            if int8:  # of products: NNCF leaves the weights of an LSTM as they are
+                unrolled = _Unrolled(model, lambda matrix, x, bias: functional.linear(x, matrix, bias))
+                state: Sequence[Tensor] = unrolled.state
+                network = core.read_model(str(_export(unrolled, state, folder)))
+                network = import_module("nncf").compress_weights(network)
+            else:
+                state = model.initial_state(1)
+                network = core.read_model(str(_export(_Module(model), state, folder)))
+            settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "PERFORMANCE_HINT": "LATENCY"}
+            request = core.compile_model(network, "CPU", settings).create_infer_request()
+
+        def step(word: Tensor, *state: Any) -> tuple[Any, ...]:
+            return tuple(request.infer([word.numpy(), *state], share_inputs=True).values())
+
+        return step, [one.numpy() for one in state]
+
+    return rival
+
+
+RIVALS: dict[str, Callable[[LanguageModel], tuple[Step, Any]]] = {
+    "dense": _modules,
+    "no-onednn": _modules,
+    "bfloat16": _bfloat16,
+    "float16": _quantized(torch.float16),
+    "int8": _quantized(torch.qint8),
+    "compiled": _compiled,
+    "onnx": _onnx(int8=False),
+    "onnx-int8": _onnx(int8=True),
+    "openvino": _openvino(int8=False),
+    "openvino-int8": _openvino(int8=True),
+    "csr": _csr,
+    "packed": _modules,
+}
+"""What makes, of a network that is zero outside its topology (packed for ``packed``), a step and a first state."""
