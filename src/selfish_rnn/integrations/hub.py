@@ -21,7 +21,7 @@ MODEL, FACTS = "model.safetensors", "config.json"
 DOWNLOAD = ("revision", "cache_dir", "force_download", "token", "local_files_only")
 
 
-class SharedModel(ModelHubMixin, library_name="selfish-rnn"):
+class SharedModel(ModelHubMixin, library_name="selfish-rnn"):  # type: ignore[call-arg, unused-ignore]
     """A trained language model with its words and what is known of it, to share and to fetch.
 
     ::

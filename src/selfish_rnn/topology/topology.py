@@ -60,29 +60,18 @@ class Topology:
         return mask.view(self.shape).to(device)
 
     @classmethod
-    def from_saved(cls, saved: Tensor, shape: tuple[int, ...], gates: GateLayout | None = None) -> Topology:
-        """The topology that :meth:`to_saved` gave; without ``gates``, of a matrix that has none."""
+    def from_bits(cls, bits: Tensor, shape: tuple[int, ...], gates: GateLayout | None = None) -> Topology:
+        """The topology that :meth:`to_bits` saved; without ``gates``, of a matrix that has none."""
         size = math.prod(shape)
-        gates = gates or GateLayout.single(shape[0])
-        if saved.dtype != torch.uint8:
-            positions = saved.to(torch.int64).cpu()
-            if len(positions) and (positions[0] < 0 or positions[-1] >= size or (positions.diff() <= 0).any()):
-                raise ValueError(f"these positions are none of a matrix of shape {shape}, in their order")
-            return cls(shape, gates, positions)
-        if saved.numel() != (size + 7) // 8:
-            raise ValueError(f"a mask of {saved.numel()} bytes does not fit a matrix of shape {shape}")
-        bits = saved.cpu().numpy()
-        found = np.concatenate([np.flatnonzero(np.unpackbits(piece)) + 8 * first for first, piece in _pieces(bits)])
-        return cls(shape, gates, torch.from_numpy(found[: np.searchsorted(found, size)]))
+        if bits.numel() != (size + 7) // 8:
+            raise ValueError(f"a mask of {bits.numel()} bytes does not fit a matrix of shape {shape}")
+        pieces = _pieces(bits.to(torch.uint8).cpu().numpy())
+        found = np.concatenate([np.flatnonzero(np.unpackbits(piece)) + 8 * first for first, piece in pieces])
+        positions = torch.from_numpy(found[: np.searchsorted(found, size)])
+        return cls(shape, gates or GateLayout.single(shape[0]), positions)
 
-    def to_saved(self) -> Tensor:
-        """What exists as a flat tensor, the smaller of two: a mask of a bit for each position, or the positions.
-
-        Positions are int32 where that is enough. They take less than bits below a density of 1/32, or 1/64.
-        """
-        kind, size = (torch.int32, 4) if self.size <= 2**31 else (torch.int64, 8)
-        if size * self.count < (self.size + 7) // 8:
-            return self.positions.to(kind)
+    def to_bits(self) -> Tensor:
+        """The mask as a flat uint8 tensor of one bit per position, for saving."""
         bits = np.zeros((self.size + 7) // 8, dtype=np.uint8)
         positions = self.positions.numpy()
         for first, piece in _pieces(bits):
@@ -91,6 +80,24 @@ class Topology:
             mask[positions[start:stop] - 8 * first] = True
             piece[:] = np.packbits(mask)
         return torch.from_numpy(bits)
+
+    @classmethod
+    def from_saved(cls, saved: Tensor, shape: tuple[int, ...], gates: GateLayout | None = None) -> Topology:
+        """The topology that :meth:`to_saved` gave; without ``gates``, of a matrix that has none."""
+        if saved.dtype == torch.uint8:
+            return cls.from_bits(saved, shape, gates)
+        positions, size = saved.to("cpu", torch.int64), math.prod(shape)
+        if len(positions) and (positions[0] < 0 or positions[-1] >= size or (positions.diff() <= 0).any()):
+            raise ValueError(f"these positions are none of a matrix of shape {shape}, in their order")
+        return cls(shape, gates or GateLayout.single(shape[0]), positions)
+
+    def to_saved(self) -> Tensor:
+        """What exists as a flat tensor, the smaller of two: :meth:`to_bits`, or the positions.
+
+        Positions are int32 where that is enough. They take less than bits below a density of 1/32, or 1/64.
+        """
+        kind, width = (torch.int32, 4) if self.size <= 2**31 else (torch.int64, 8)
+        return self.positions.to(kind) if width * self.count < (self.size + 7) // 8 else self.to_bits()
 
     @property
     def count(self) -> int:
