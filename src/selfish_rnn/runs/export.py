@@ -35,8 +35,8 @@ def export(run: Run, path: str | os.PathLike[str], *, precision: Precision = "fl
 
     A sparse matrix is there as its existing weights, in the order of their positions, and which exist as
     :meth:`~selfish_rnn.topology.Topology.to_saved` says it; with ``precision="int8"`` the weights are rounded as
-    :func:`selfish_rnn.quantize` does it, the scale of every row is there, and what is computed for the next word, so that
-    a program without Python can do it.
+    :func:`selfish_rnn.quantize` does it, the scale of every row is there, and what is computed for the next word, so
+    that a program without Python can do it.
     """
     experiment, tensors = run.experiment, run.folder.read_model()
     metadata = {
