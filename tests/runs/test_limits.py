@@ -33,14 +33,6 @@ def test_a_network_that_cannot_fit_is_refused_before_any_of_it_is_made(
     tiny_run(texts, tmp_path / "run", engine=engine)
 
 
-def test_what_fits_only_packed_is_packed(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = tiny_experiment(texts, engine="auto", sparsity=0.9)
-    sizes = [engine_choice.needed_memory(experiment, 19, engine) for engine in ("packed", "masked")]
-    monkeypatch.setattr(engine_choice, "available_memory", lambda: sum(sizes) // 2)
-    choice = engine_choice.choose_engine(experiment, 19)
-    assert (choice.engine, choice.reason) == ("packed", "masked would not fit into memory")
-
-
 def test_the_largest_model_that_settings_allow_is_refused_at_once(texts: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="takes at least"):
         tiny_run(
