@@ -155,6 +155,8 @@ def _onnx(int8: bool) -> Callable[[LanguageModel], tuple[Step, Any]]:
         onnxruntime: Any = import_module("onnxruntime")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
+        # Its threads would go on looking for work while others are measured.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         with tempfile.TemporaryDirectory() as folder:
             state = model.initial_state(1)
             path = _export(_Module(model), state, folder)
