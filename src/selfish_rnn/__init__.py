@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+OLDEST_TORCH = (2, 4)
+
+
+def _refuse_old_torch(found: str) -> None:
+    """A torch that is too old would fail somewhere in the middle; here it is said at the door."""
+    numbers = tuple(int(part) if part.isdigit() else 0 for part in found.split(".")[:2])
+    if numbers < OLDEST_TORCH:
+        wanted = ".".join(map(str, OLDEST_TORCH))
+        raise ImportError(f"selfish-rnn needs torch {wanted} or newer, and this is {found}: pip install -U torch")
+
+
+# A build of torch without metadata passes; whether there is none at all is said when it is imported.
+with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+    _refuse_old_torch(importlib.metadata.version("torch"))
 
 if TYPE_CHECKING:
     from selfish_rnn.analysis.distance import topology_distance
     from selfish_rnn.analysis.flops import flops
     from selfish_rnn.analysis.gates import gate_densities
-    from selfish_rnn.engine import AveragedModel, load_packed, pack, register_packed, save_packed, unpack
+    from selfish_rnn.engine import AveragedModel, load_packed, pack, quantize, register_packed, save_packed, unpack
     from selfish_rnn.errors import UserError
     from selfish_rnn.optim import NTASGD, SNTASGD, AveragedSGD
     from selfish_rnn.runs.export import load_model
@@ -46,8 +63,8 @@ __all__ = [
     "DENSE", "DSR", "GMP", "METHODS", "NTASGD", "RIGL", "SELFISH", "SET", "SNFS", "SNTASGD", "STATIC", "STATIC_ER",
     "Allocation", "AveragedModel", "AveragedSGD", "GateLayout", "Growth", "IntrinsicSparseStructures", "Method",
     "Pruning", "Redistribution", "Removal", "Schedule", "SparseTraining", "Sparsifier", "UserError",
-    "deferred_init", "flops", "gate_densities", "load_model", "load_packed", "pack", "register", "register_cell",
-    "register_method", "register_packed", "save_packed", "shrink", "topology_distance", "unpack",
+    "deferred_init", "flops", "gate_densities", "load_model", "load_packed", "pack", "quantize", "register",
+    "register_cell", "register_method", "register_packed", "save_packed", "shrink", "topology_distance", "unpack",
 ]  # fmt: skip
 
 _HOMES = {
@@ -65,6 +82,7 @@ _HOMES = {
     "load_model": "runs.export",
     "load_packed": "engine",
     "pack": "engine",
+    "quantize": "engine",
     "register_packed": "engine",
     "save_packed": "engine",
     "unpack": "engine",

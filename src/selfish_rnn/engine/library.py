@@ -8,8 +8,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import logging
 import math
 import os
+import struct
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +22,8 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.engine import abi
+
+_logger = logging.getLogger("selfish_rnn.engine")
 
 LIBRARY = Path(os.environ.get("SELFISH_RNN_KERNELS") or Path(__file__).with_name("_kernels.so"))
 """Another one may be named in the environment, for instance one that was built to check itself."""
@@ -42,6 +47,8 @@ def available() -> bool:
 def kernels() -> ctypes.CDLL:
     """The library; its functions know what they take and return."""
     if not available():
+        if struct.calcsize("P") != 8 or sys.byteorder != "little":
+            raise RuntimeError("the packed engine is for 64-bit little-endian processors: use the masked engine")
         raise RuntimeError(
             "the packed engine's kernels were not built when selfish-rnn was installed, which takes a C++ compiler "
             "(g++ or clang++): install one and reinstall, or use the masked engine"
@@ -50,7 +57,16 @@ def kernels() -> ctypes.CDLL:
     for name, result, arguments in abi.signatures(_description(loaded)):
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, arguments
+    if not loaded.selfish_threaded() and torch.get_num_threads() > 1:
+        _logger.warning(
+            "the packed engine uses one thread: its kernels were built without OpenMP, which g++ has and torch shares"
+        )
     return loaded
+
+
+def threaded() -> bool:
+    """Whether the kernels use several threads; without OpenMP (clang) they are built for one."""
+    return bool(kernels().selfish_threaded())
 
 
 @functools.cache
@@ -64,7 +80,7 @@ def structures() -> dict[str, type[ctypes.Structure]]:
 
 @functools.cache
 def cell_kind(cell: str) -> int:
-    """The number the kernels know a cell by: that of ``kRnnTanh`` for ``"rnn_tanh"``."""
+    """The number the kernels know a cell or an operation by: that of ``kRnnTanh`` for ``"rnn_tanh"``."""
     return abi.enumerators(_description(kernels()))["k" + _camel_case(cell)]
 
 
@@ -154,6 +170,7 @@ def _traced_panel_columns(columns: int) -> int:
 
 
 _scratch = threading.local()
+_MOST_WAYS_TO_CUT = 64
 
 
 def workspace(**sizes: int) -> dict[str, Tensor]:
@@ -161,9 +178,16 @@ def workspace(**sizes: int) -> dict[str, Tensor]:
 
     The same for every call of a thread: memory that is asked for anew has to be given out by the system, page by page.
     """
-    rounded = [ALIGNMENT * math.ceil(size / ALIGNMENT) for size in sizes.values()]
-    pieces = torch.split(_kept_memory("work", sum(rounded))[: sum(rounded)], rounded)
-    return {name: piece[:size] for (name, size), piece in zip(sizes.items(), pieces, strict=True)}
+    asked = tuple(sizes.items())
+    cut: dict[str, Tensor] | None = getattr(_scratch, "pieces", {}).get(asked)
+    if cut is None:  # cutting takes longer than a small product
+        rounded = [ALIGNMENT * math.ceil(size / ALIGNMENT) for size in sizes.values()]
+        pieces = torch.split(_kept_memory("work", sum(rounded))[: sum(rounded)], rounded)
+        cut = {name: piece[:size] for (name, size), piece in zip(asked, pieces, strict=True)}
+        if len(_scratch.pieces) == _MOST_WAYS_TO_CUT:
+            _scratch.pieces.clear()
+        _scratch.pieces[asked] = cut
+    return cut
 
 
 def transposed_scratch(*values: Tensor) -> Tensor:
@@ -176,4 +200,5 @@ def _kept_memory(purpose: str, floats: int) -> Tensor:
     if memory is None or len(memory) < floats:
         memory = torch.empty(floats, dtype=torch.float32, device="cpu")  # whatever torch's defaults are
         setattr(_scratch, purpose, memory)
+        _scratch.pieces = {}
     return memory

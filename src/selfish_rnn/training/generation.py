@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+
 import torch
+from torch import Tensor
 
 from selfish_rnn.corpora import Vocabulary
+from selfish_rnn.engine.inference.next_word import choose
 from selfish_rnn.models import LanguageModel
 
 
-@torch.no_grad()
 def generate(
     model: LanguageModel,
     vocabulary: Vocabulary,
@@ -16,27 +19,59 @@ def generate(
     *,
     tokens: int,
     temperature: float = 1.0,
+    top: int = 0,
     seed: int | None = None,
 ) -> str:
-    """Continue a prompt with ``tokens`` words drawn from the model; temperature 0 takes the likeliest word."""
-    device = next(model.parameters()).device
+    """Continue a prompt with ``tokens`` words drawn from the model; temperature 0 takes the likeliest word.
+
+    With ``top`` only so many of the likeliest words are drawn from.
+    """
+    words = vocabulary.encode(prompt)
+    words.extend(stream(model, vocabulary, prompt, tokens=tokens, temperature=temperature, top=top, seed=seed))
+    return vocabulary.join(vocabulary.decode(words))
+
+
+def stream(
+    model: LanguageModel,
+    vocabulary: Vocabulary,
+    prompt: str,
+    *,
+    tokens: int,
+    temperature: float = 1.0,
+    top: int = 0,
+    seed: int | None = None,
+) -> Iterator[int]:
+    """The ids of the words that continue a prompt, one after the other as they are drawn.
+
+    A packed or int8 model computes every word in one call of the kernels.
+    """
     generator = torch.Generator()
     if seed is None:
         generator.seed()
     else:
         generator.manual_seed(seed)
-    words = vocabulary.encode(prompt)
-    pending = [vocabulary.eos_id, *words]
-    state = model.initial_state(1)
+    scores_after = _reader(model)
+    pending = [vocabulary.eos_id, *vocabulary.encode(prompt)]
     for _ in range(tokens):
-        scores, state = model(torch.tensor(pending, device=device).view(-1, 1), state)
-        last = scores[-1, 0].float().cpu()
-        if vocabulary.unknown_id is not None:
-            last[vocabulary.unknown_id] = -torch.inf
-        if temperature > 0:
-            chosen = int(torch.multinomial(torch.softmax(last / temperature, 0), 1, generator=generator))
-        else:
-            chosen = int(last.argmax())
-        words.append(chosen)
+        number = float(torch.rand((), dtype=torch.float64, generator=generator))
+        scores = scores_after(pending)
+        chosen = choose(scores, temperature=temperature, top=top, forbidden=vocabulary.unknown_id, number=number)
+        yield chosen
         pending = [chosen]
-    return vocabulary.join(vocabulary.decode(words))
+
+
+def _reader(model: LanguageModel) -> Callable[[Sequence[int]], Tensor]:
+    """A function that reads words and gives the scores of what follows; it remembers what it has read."""
+    step = model.next_word()
+    if step is not None:
+        return lambda words: [step(word) for word in words][-1]
+    device, state = next(model.parameters()).device, model.initial_state(1)
+
+    @torch.no_grad()
+    def read(words: Sequence[int]) -> Tensor:
+        nonlocal state
+        scores, state = model(torch.tensor(words, device=device).view(-1, 1), state)
+        last: Tensor = scores[-1, 0]
+        return last
+
+    return read
