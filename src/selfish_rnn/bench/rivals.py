@@ -193,7 +193,8 @@ def _openvino(int8: bool) -> Callable[[LanguageModel], tuple[Step, Any]]:
         core = import_module("openvino").Core()
         with tempfile.TemporaryDirectory() as folder:
             if int8:  # of products: NNCF leaves the weights of an LSTM as they are
-                unrolled = _Unrolled(model, lambda matrix, x, bias: functional.linear(x, matrix, bias))
+                # A matrix of one row: OpenVINO multiplies a vector by other, slower means.
+                unrolled = _Unrolled(model, lambda matrix, x, bias: functional.linear(x[None], matrix, bias)[0])
                 state: Sequence[Tensor] = unrolled.state
                 network = core.read_model(str(_export(unrolled, state, folder)))
                 network = import_module("nncf").compress_weights(network)
