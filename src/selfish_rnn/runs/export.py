@@ -33,9 +33,10 @@ _REMEDY = "make one with `selfish-rnn export RUN`"
 def export(run: Run, path: str | os.PathLike[str], *, precision: Precision = "float32") -> None:
     """Write the best model of a run with its vocabulary to one safetensors file.
 
-    A sparse matrix is there as its existing weights, in the order of their positions, and its mask as bits; with
-    ``precision="int8"`` the weights are rounded as :func:`selfish_rnn.quantize` does it, the scale of every row is
-    there, and what is computed for the next word, so that a program without Python can do it.
+    A sparse matrix is there as its existing weights, in the order of their positions, and which exist as
+    :meth:`~selfish_rnn.topology.Topology.to_saved` says it; with ``precision="int8"`` the weights are rounded as
+    :func:`selfish_rnn.quantize` does it, the scale of every row is there, and what is computed for the next word, so
+    that a program without Python can do it.
     """
     experiment, tensors = run.experiment, run.folder.read_model()
     metadata = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -25,7 +26,7 @@ from selfish_rnn.runs.recording import PauseKeeper, RunRecorder
 from selfish_rnn.runs.stop import StopRequest
 from selfish_rnn.runs.topologies import TopologyHistory
 from selfish_rnn.runs.topology_recording import TopologyRecorder
-from selfish_rnn.system import peak_memory
+from selfish_rnn.system import give_back_freed_memory, peak_memory
 from selfish_rnn.topology import Topology
 from selfish_rnn.training.build import check_before_training
 from selfish_rnn.training.engine_choice import EngineChoice, choose_engine
@@ -150,18 +151,13 @@ class Run:
             ranks.from_first(lambda: held.enter_context(self.folder.locked()))
             corpus, choice = ranks.from_first(self._prepare)
             self.experiment = self.experiment.model_copy(update={"engine": choice.engine})
-            stop = StopRequest()
-            recorder = RunRecorder(self.folder, stop) if ranks.first else PauseKeeper(stop)
-            kept = [TopologyRecorder(self.topologies)] if self.experiment.keep_topologies and ranks.first else []
-            trainer = Trainer(self.experiment, corpus, *kept, recorder, *listeners)
-            notes = recorder.resume(trainer)
-            if choice.reason is not None:
-                notes.append(f"engine {choice.engine}: {choice.reason}")
-            for listener, note in itertools.product(listeners, notes):
-                listener.on_note(note)
-            with stop:
-                trainer.run()
-            summary = self._summary(trainer)
+            outcome = self._train(ranks, corpus, choice, *listeners)
+            # The best model is another network than the last one, which is gone by now.
+            gc.collect()
+            give_back_freed_memory()
+            best = self._model(ranks.from_first(self.folder.read_model), len(corpus.vocabulary))
+            summary = {**evaluate_splits(best, self.experiment, corpus, ranks), **outcome}
+            summary["peak_memory_mib"] = peak_memory()
             if ranks.first:
                 self.folder.write_summary(summary)
             return summary
@@ -171,6 +167,21 @@ class Run:
         if not self.folder.corpus.exists():  # killed right after its start
             self.folder.write_corpus(corpus)
         return corpus, self._choice or _choose_engine(self.experiment, len(corpus.vocabulary))
+
+    def _train(self, ranks: Ranks, corpus: Corpus, choice: EngineChoice, *listeners: Listener) -> dict[str, Any]:
+        """Train to the end: what it came to, but for what is measured on the best model."""
+        stop = StopRequest()
+        recorder = RunRecorder(self.folder, stop) if ranks.first else PauseKeeper(stop)
+        kept = [TopologyRecorder(self.topologies)] if self.experiment.keep_topologies and ranks.first else []
+        trainer = Trainer(self.experiment, corpus, *kept, recorder, *listeners)
+        notes = recorder.resume(trainer)
+        if choice.reason is not None:
+            notes.append(f"engine {choice.engine}: {choice.reason}")
+        for listener, note in itertools.product(listeners, notes):
+            listener.on_note(note)
+        with stop:
+            trainer.run()
+        return self._outcome(trainer)
 
     @contextlib.contextmanager
     def _clear_errors(self, ranks: Ranks) -> Iterator[None]:
@@ -199,19 +210,15 @@ class Run:
         steps = self.folder.checkpoints.steps()
         return f"the last good checkpoint, of update {steps[-1]}, is kept" if steps else "there is no checkpoint yet"
 
-    def _summary(self, trainer: Trainer) -> dict[str, Any]:
-        """The outcome of training, measured on the best model."""
+    def _outcome(self, trainer: Trainer) -> dict[str, Any]:
         state, network = trainer.state, trainer.state.best
         # Of a packed matrix the existing weights are all there is, so positions are counted by the sparsifier.
         others = sum(parameter.numel() for parameter in trainer.model.parameters()) - sum(
             weight.parameter.numel() for weight in trainer.sparsifier.weights
         )
-        ranks, words = trainer.ranks, len(trainer.corpus.vocabulary)
-        best = self._model(ranks.from_first(self.folder.read_model), words)
         return {
-            **evaluate_splits(best, self.experiment, trainer.corpus, ranks),
             "unigram_perplexity": unigram_perplexity(trainer.corpus),
-            "vocabulary": words,
+            "vocabulary": len(trainer.corpus.vocabulary),
             "best_epoch": state.best_epoch,
             "epochs": state.epoch,
             "steps": state.step,
@@ -219,9 +226,8 @@ class Run:
             "active_parameters": others + network["active_weights"],
             "total_parameters": others + network["total_weights"],
             "seconds": state.seconds,
-            "peak_memory_mib": peak_memory(),
             "engine": self.experiment.engine,
             "threads": torch.get_num_threads(),
-            "ranks": ranks.size,
+            "ranks": trainer.ranks.size,
             "seed": self.experiment.seed,
         }

@@ -1,7 +1,8 @@
 """Weights and optimizer states as they are saved: the same from either engine, and no larger than what exists.
 
 A sparse matrix ``rnn.weight_ih_l0`` is saved as its existing weights in the order of their positions, under its name,
-and its mask as bits, under ``rnn.weight_ih_l0.mask``. Everything else is saved as it is.
+and which exist (:meth:`~selfish_rnn.topology.Topology.to_saved`), under ``rnn.weight_ih_l0.mask``. Everything else is
+saved as it is.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def portable_weights(model: nn.Module, sparse: Sequence[SparseWeight]) -> dict[s
         if name in by_name:
             weight = by_name[name]
             saved[name] = weight.gather(weight.parameter.detach())
-            saved[name + MASK] = weight.topology.to_bits()
+            saved[name + MASK] = weight.topology.to_saved()
         else:
             saved[name] = tensor.to_dense().detach()
     return saved
@@ -117,7 +118,7 @@ def _fits(saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> boo
 
 def _positions(saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
     if name + MASK in saved:
-        return Topology.from_bits(saved[name + MASK], shape).positions
+        return Topology.from_saved(saved[name + MASK], shape).positions
     return torch.arange(math.prod(shape))
 
 
@@ -170,7 +171,7 @@ def with_masks(sparsifier: Mapping[str, Any], saved: Mapping[str, Tensor]) -> di
 
 
 def _every_position(shape: Sequence[int]) -> Tensor:
-    return Topology.from_mask(torch.ones(*shape, dtype=torch.bool), GateLayout.single(shape[0])).to_bits()
+    return Topology(tuple(shape), GateLayout.single(shape[0]), torch.arange(math.prod(shape))).to_saved()
 
 
 def _names(optimizer: Optimizer, model: nn.Module) -> list[str]:
