@@ -17,7 +17,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # of what the tests share
 
-DRILLS = ("operators",)
+DRILLS = ("operators", "ranks")
 
 
 def main() -> int:
