@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ import selfish_rnn
 
 COMMAND = """
 import sys
+from pathlib import Path
 sys.argv = ["selfish-rnn", *{words}]
 try:
     from selfish_rnn.cli import main
@@ -54,3 +57,19 @@ def test_every_public_name_is_there(name: str) -> None:
 def test_other_names_are_not() -> None:
     with pytest.raises(AttributeError, match="module 'selfish_rnn' has no attribute 'Sparsifyer'"):
         selfish_rnn.Sparsifyer  # noqa: B018
+
+
+@pytest.mark.parametrize("version", ["1.13.1", "2.3.0+cpu", "2.0.0a0"])
+def test_a_torch_that_is_too_old_is_refused(version: str) -> None:
+    with pytest.raises(ImportError, match=rf"needs torch 2\.4 or newer, and this is {re.escape(version)}: pip install"):
+        selfish_rnn._refuse_old_torch(version)
+
+
+@pytest.mark.parametrize("version", ["2.4.0", "2.13.0+cpu", "3.0", "2.5.0a0+git123"])
+def test_a_torch_that_is_new_enough_is_not(version: str) -> None:
+    selfish_rnn._refuse_old_torch(version)
+
+
+def test_the_oldest_torch_is_the_one_pip_is_told() -> None:
+    wanted = ".".join(map(str, selfish_rnn.OLDEST_TORCH))
+    assert f'"torch>={wanted}"' in (Path(__file__).parents[1] / "pyproject.toml").read_text()

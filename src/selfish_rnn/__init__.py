@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+OLDEST_TORCH = (2, 4)
+
+
+def _refuse_old_torch(found: str) -> None:
+    """A torch that is too old would fail somewhere in the middle; here it is said at the door."""
+    numbers = tuple(int(part) if part.isdigit() else 0 for part in found.split(".")[:2])
+    if numbers < OLDEST_TORCH:
+        wanted = ".".join(map(str, OLDEST_TORCH))
+        raise ImportError(f"selfish-rnn needs torch {wanted} or newer, and this is {found}: pip install -U torch")
+
+
+# A build of torch without metadata passes; whether there is none at all is said when it is imported.
+with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+    _refuse_old_torch(importlib.metadata.version("torch"))
 
 if TYPE_CHECKING:
     from selfish_rnn.analysis.distance import topology_distance

@@ -61,6 +61,14 @@ class Page:
             raise RuntimeError(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
+    def wait_for(self, condition: str) -> None:
+        """Wait until a JavaScript expression is true."""
+        for _ in range(int(PATIENCE / 0.05)):
+            if self.evaluate(condition):
+                return
+            time.sleep(0.05)
+        raise RuntimeError(f"{condition} never became true")
+
     def screenshot(self, path: Path, *, whole: bool = True) -> None:
         """Save the page, or the part of it on the screen, as PNG."""
         answer = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)

@@ -7,6 +7,7 @@ import importlib
 import re
 import runpy
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,13 +30,15 @@ def test_the_classifier_needs_fewer_than_ten_added_lines() -> None:
     assert 0 < len(added) < 10
 
 
-def python_blocks() -> list[tuple[str, str]]:
-    texts = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-    return [
-        (text.name, block)
-        for text in texts
-        for block in re.findall(r"```python\n(.*?)```", text.read_text(), flags=re.DOTALL)
-    ]
+SESSIONS = ("tutorial.md",)
+"""Pages whose blocks go on from each other."""
+
+
+def python_blocks() -> Iterator[tuple[str, str]]:
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+        for block in ["\n".join(blocks)] if page.name in SESSIONS else blocks:
+            yield page.name, block
 
 
 @pytest.mark.parametrize(("name", "block"), python_blocks())

@@ -24,7 +24,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6
 """Okabe and Ito's, with a violet in the place of their yellow, which is too pale for a line on white."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-DASHES = ("solid", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))
+DASHES: tuple[Any, ...] = ("solid", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))
 GREY = "#777777"
 _LEGEND_LINE = 0.15
 

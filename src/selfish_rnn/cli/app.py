@@ -6,7 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -138,9 +138,15 @@ def generate(
     tokens: Annotated[int, typer.Option(min=1, help="How many words to write.")] = 60,
     temperature: Annotated[float, typer.Option(min=0.0, help="0: the likeliest word; 1: as the model says.")] = 0.8,
     seed: Annotated[int | None, typer.Option(help="For the same text every time.")] = None,
+    interactive: Annotated[
+        bool, typer.Option("--interactive", "-i", help="Type prompts, and see dense and packed side by side.")
+    ] = False,
     device: DeviceOption = None,
 ) -> None:
     """Let the model of a run, or an exported one, continue a text."""
+    if interactive:
+        _play(source, prompt, device, tokens=tokens, temperature=temperature, seed=seed)
+        return
     from selfish_rnn.runs.export import load_model
     from selfish_rnn.runs.run import Run
     from selfish_rnn.training.generation import generate as continue_text
@@ -152,6 +158,26 @@ def generate(
         opened = Run.open(source, device)
         model, words = opened.model(), opened.vocabulary
     _say(continue_text(model, words, prompt, tokens=tokens, temperature=temperature, seed=seed))
+
+
+def _play(source: Path, prompt: str, device: str | None, **options: Any) -> None:
+    from selfish_rnn.cli.playground import play
+    from selfish_rnn.engine import available
+    from selfish_rnn.runs.export import load_model
+    from selfish_rnn.runs.run import Run
+
+    if prompt or device is not None:
+        raise UserError(
+            "--interactive asks for prompts and compares the engines of the CPU: leave out --prompt, --device"
+        )
+    names = {"dense": False, **({"packed": True} if available() else {})}
+    if source.is_file():
+        models = {name: load_model(source, packed=packed) for name, packed in names.items()}
+        words = models["dense"].vocabulary
+    else:
+        runs = {name: Run.open(source, "cpu", "packed" if packed else "masked") for name, packed in names.items()}
+        models, words = {name: run.model() for name, run in runs.items()}, runs["dense"].vocabulary
+    play(console, models, words, **options)
 
 
 @app.command()

@@ -8,8 +8,11 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import logging
 import math
 import os
+import struct
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +22,8 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.engine import abi
+
+_logger = logging.getLogger("selfish_rnn.engine")
 
 LIBRARY = Path(os.environ.get("SELFISH_RNN_KERNELS") or Path(__file__).with_name("_kernels.so"))
 """Another one may be named in the environment, for instance one that was built to check itself."""
@@ -42,6 +47,8 @@ def available() -> bool:
 def kernels() -> ctypes.CDLL:
     """The library; its functions know what they take and return."""
     if not available():
+        if struct.calcsize("P") != 8 or sys.byteorder != "little":
+            raise RuntimeError("the packed engine is for 64-bit little-endian processors: use the masked engine")
         raise RuntimeError(
             "the packed engine's kernels were not built when selfish-rnn was installed, which takes a C++ compiler "
             "(g++ or clang++): install one and reinstall, or use the masked engine"
@@ -50,7 +57,16 @@ def kernels() -> ctypes.CDLL:
     for name, result, arguments in abi.signatures(_description(loaded)):
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, arguments
+    if not loaded.selfish_threaded() and torch.get_num_threads() > 1:
+        _logger.warning(
+            "the packed engine uses one thread: its kernels were built without OpenMP, which g++ has and torch shares"
+        )
     return loaded
+
+
+def threaded() -> bool:
+    """Whether the kernels use several threads; without OpenMP (clang) they are built for one."""
+    return bool(kernels().selfish_threaded())
 
 
 @functools.cache

@@ -53,13 +53,13 @@ def _name_alone(value: Any) -> Any:
 class MethodSettings(Section):
     """A method of the method table; parts that are given replace its own."""
 
-    name: Annotated[str, one_of("method", CONFIGURED_METHODS)] = SELFISH.name
-    allocation: Annotated[str, part("allocation")]
-    removal: Annotated[str | None, part("removal")]
-    pool: Annotated[str, part("pool")]
-    redistribution: Annotated[str, part("redistribution")]
-    growth: Annotated[str | None, part("growth")]
-    pruning: Annotated[str | None, part("pruning")]
+    name: Annotated[str, one_of("method", CONFIGURED_METHODS)] = Field(SELFISH.name, description="which method")
+    allocation: Annotated[str, part("allocation")] = Field(description="how the budget is divided at the start")
+    removal: Annotated[str | None, part("removal")] = Field(description="which weights go")
+    pool: Annotated[str, part("pool")] = Field(description="among which weights the smallest are looked for")
+    redistribution: Annotated[str, part("redistribution")] = Field(description="who gets the freed weights")
+    growth: Annotated[str | None, part("growth")] = Field(description="where new weights come")
+    pruning: Annotated[str | None, part("pruning")] = Field(description="when weights go for good, if none grow")
     strength: float = Field(7e-5, gt=0, description="weight of the group lasso, for iss")
 
     @model_validator(mode="before")
@@ -94,51 +94,54 @@ class MethodSettings(Section):
 class LearningRateDrop(Section):
     """Divide the learning rate by ``factor`` after more than ``patience`` epochs in a row without improvement."""
 
-    factor: float = Field(gt=1)
-    patience: int = Field(ge=0)
+    factor: float = Field(gt=1, description="what the learning rate is divided by")
+    patience: int = Field(ge=0, description="epochs in a row without improvement that are let pass")
 
 
 class LearningRateDecay(Section):
     """Divide the learning rate by ``factor`` at every epoch after epoch ``after``."""
 
-    factor: float = Field(ge=1)
-    after: int = Field(ge=0)
+    factor: float = Field(ge=1, description="what the learning rate is divided by")
+    after: int = Field(ge=0, description="the last epoch with the first learning rate")
+
+
+DROP = "lower lr when validation stops improving"
 
 
 class OptimizerSettings(Section):
     """What all optimizers have in common."""
 
     name: str
-    lr: float = Field(gt=0)
-    weight_decay: float = Field(1.2e-6, ge=0)
-    drop: LearningRateDrop | None = None
-    decay: LearningRateDecay | None = None
+    lr: float = Field(gt=0, description="learning rate")
+    weight_decay: float = Field(1.2e-6, ge=0, description="part of a weight that is added to its gradient")
+    drop: LearningRateDrop | None = Field(None, description=DROP)
+    decay: LearningRateDecay | None = Field(None, description="lower lr at every epoch after a certain one")
 
 
 class AveragedSettings(OptimizerSettings):
     name: Literal["snt-asgd", "nt-asgd"]
-    lr: float = Field(40.0, gt=0)
-    nonmono: int = Field(5, ge=0)
+    lr: float = Field(40.0, gt=0, description="learning rate")
+    nonmono: int = Field(5, ge=0, description="averaging starts if validation is no better than so many epochs before")
 
 
 class SGDSettings(OptimizerSettings):
     name: Literal["sgd"]
-    lr: float = Field(1.0, gt=0)
+    lr: float = Field(1.0, gt=0, description="learning rate")
 
 
 class MomentumSettings(OptimizerSettings):
     name: Literal["momentum-sgd"]
-    lr: float = Field(2.0, gt=0)
-    momentum: float = Field(0.9, ge=0, lt=1)
-    drop: LearningRateDrop | None = LearningRateDrop(factor=1.33, patience=1)
+    lr: float = Field(2.0, gt=0, description="learning rate")
+    momentum: float = Field(0.9, ge=0, lt=1, description="part of the last step that is kept")
+    drop: LearningRateDrop | None = Field(LearningRateDrop(factor=1.33, patience=1), description=DROP)
 
 
 class AdamSettings(OptimizerSettings):
     name: Literal["adam"]
-    lr: float = Field(0.001, gt=0)
-    betas: tuple[float, float] = (0.0, 0.999)
-    eps: float = Field(1e-9, gt=0)
-    drop: LearningRateDrop | None = LearningRateDrop(factor=2, patience=2)
+    lr: float = Field(0.001, gt=0, description="learning rate")
+    betas: tuple[float, float] = Field((0.0, 0.999), description="parts of the first and second moments that are kept")
+    eps: float = Field(1e-9, gt=0, description="added to the root of the second moment")
+    drop: LearningRateDrop | None = Field(LearningRateDrop(factor=2, patience=2), description=DROP)
 
 
 OPTIMIZERS: dict[str, type[OptimizerSettings]] = {
@@ -173,13 +176,35 @@ def _sent_model(settings: dict[str, Any]) -> ModelSettings:
     return MODEL_SETTINGS[settings["name"]].model_validate(settings)
 
 
+MODEL_KEYS = {
+    "embedding": "width of a word's vector",
+    "hidden": "units of a recurrent layer",
+    "hidden_last": "units of the last recurrent layer",
+    "layers": "recurrent layers",
+    "depth": "micro-steps of the highway cell",
+    "chunk": "units that share a row of the master gates",
+    "experts": "softmaxes that are mixed",
+    "tied": "the output matrix is the embedding",
+    "transform_bias": "first bias of the transform gate; none: drawn as all others",
+    "dropout": "on everything but the recurrence, drawn for every element",
+    "dropout_word": "of whole words in the embedding",
+    "dropout_input": "of what enters the first layer, one mask for a window",
+    "dropout_hidden": "between layers (rhn: of the state), one mask for a window",
+    "dropout_output": "of what leaves the last layer, one mask for a window",
+    "dropout_latent": "of what the experts see",
+    "weight_drop": "of single recurrent weights (DropConnect)",
+}
+"""What the keyword arguments of the models mean."""
+
+
 def _model_settings(name: str) -> type[ModelSettings]:
     constructor = partial(MODELS[name])  # of one that is partial already it is the same
     hints = typing.get_type_hints(constructor.func.__init__)
     fields: dict[str, Any] = {"name": (Literal[name], name)}
     for parameter in inspect.signature(constructor.func).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in constructor.keywords:
-            fields[parameter.name] = (hints[parameter.name], parameter.default)
+            default = Field(parameter.default, description=MODEL_KEYS.get(parameter.name))
+            fields[parameter.name] = (hints[parameter.name], default)
     return create_model(f"Settings of {name}", __base__=ModelSettings, **fields)
 
 
@@ -230,21 +255,25 @@ def check_device(name: str) -> str:
 class Experiment(Section):
     """A complete experiment. Two runs of the same settings on one machine give the same weights, bit by bit."""
 
-    corpus: str = "python-docs"
+    corpus: str = Field("python-docs", description="python-docs, ptb, wikitext-2 or a folder of your own")
     train_tokens: int | None = Field(None, gt=0, description="use only so many tokens of the training text")
-    model: ModelSection = MODEL_SETTINGS["stacked-lstm"].model_validate({})
-    method: MethodSettings = Field(default_factory=lambda: MethodSettings.model_validate("selfish"))
+    model: ModelSection = Field(MODEL_SETTINGS["stacked-lstm"].model_validate({}), description="the network")
+    method: MethodSettings = Field(
+        default_factory=lambda: MethodSettings.model_validate("selfish"), description="what is rewired, and how"
+    )
     sparsity: float = Field(0.67, ge=0, lt=1, description="fraction of zeros")
     prune_rate: float = Field(0.7, ge=0, le=1, description="fraction of weights rewired at first")
-    prune_schedule: Annotated[str, part("schedule")] = "cosine"
+    prune_schedule: Annotated[str, part("schedule")] = Field("cosine", description="how the prune rate falls")
     rewire_every: int | None = Field(None, gt=0, description="updates between rewirings; none: an epoch")
     rescale: bool = Field(False, description="divide the starting weights by sqrt(density)")
-    optimizer: OptimizerSection = AveragedSettings.model_validate({"name": "snt-asgd"})
-    epochs: int = Field(100, gt=0)
-    batch_size: int = Field(20, gt=0)
+    optimizer: OptimizerSection = Field(
+        AveragedSettings.model_validate({"name": "snt-asgd"}), description="what makes the steps"
+    )
+    epochs: int = Field(100, gt=0, description="passes over the training text")
+    batch_size: int = Field(20, gt=0, description="texts side by side")
     sub_batches: int = Field(1, gt=0, description="parts of a batch whose gradients are accumulated")
-    valid_batch_size: int = Field(20, gt=0)
-    test_batch_size: int = Field(20, gt=0)
+    valid_batch_size: int = Field(20, gt=0, description="the same for validation")
+    test_batch_size: int = Field(20, gt=0, description="the same for the test")
     window: int = Field(35, gt=0, description="steps back through time")
     variable_window: bool = Field(False, description="draw window lengths around window, and scale lr with them")
     clip: float | None = Field(0.25, gt=0, description="largest norm of the gradient")
@@ -252,12 +281,12 @@ class Experiment(Section):
     tar: float = Field(0.0, ge=0, description="weight of the temporal activation penalty")
     restart_at: tuple[int, ...] = Field((), description="epochs after which averaging starts anew")
     early_stop: int | None = Field(None, gt=0, description="stop after so many epochs without improvement")
-    seed: int = Field(1111, ge=0)
+    seed: int = Field(1111, ge=0, description="of everything that is drawn")
     start_seed: int | None = Field(None, ge=0, description="of starting weights and topology; none: that of the run")
     engine: Literal["auto", "masked", "packed"] = Field(
         "auto", description="masked: dense with a mask; packed: existing weights only; auto: the faster"
     )
-    device: Annotated[str, AfterValidator(check_device)] = "cpu"
+    device: Annotated[str, AfterValidator(check_device)] = Field("cpu", description="cpu, cuda or cuda:1")
     threads: int | None = Field(None, gt=0, description="none: as many as torch chooses")
     keep_topologies: bool = Field(True, description="write down the topology after every rewiring")
     checkpoint_every: float = Field(10.0, gt=0, description="minutes between checkpoints inside an epoch")

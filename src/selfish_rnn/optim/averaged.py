@@ -199,7 +199,7 @@ class AveragedSGD(Optimizer, abc.ABC):
 
 
 class SNTASGD(AveragedSGD):
-    """Sparse non-monotonically triggered averaged SGD (Liu et al. 2021, Eq. 7).
+    """Sparse non-monotonically triggered averaged SGD (Liu et al. 2021, Eq. 5).
 
     Plain SGD with a constant learning rate until the validation loss, fed in with :meth:`observe`, is worse than
     the best of all epochs but the last ``nonmono``. From then on every weight has its own average, over its values

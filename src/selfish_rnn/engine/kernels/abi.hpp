@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "platform.hpp"
+
 #define SELFISH_ABI(...) \
   __VA_ARGS__            \
   constexpr char kDescription[] = #__VA_ARGS__;
@@ -228,6 +230,8 @@ void selfish_ordered_backward(const OrderedBackward* layer);
 int64_t selfish_target();
 int64_t selfish_best_target();
 void selfish_use_target(int64_t wanted);
+// Whether the kernels take several threads: 1 if they were compiled with OpenMP.
+int64_t selfish_threaded();
 
 }
 

@@ -60,6 +60,8 @@ void selfish_use_target(int64_t wanted) {
   target = wanted <= best_target() ? static_cast<int>(wanted) : best_target();
 }
 
+int64_t selfish_threaded() { return kThreaded; }
+
 int64_t selfish_panel_width(int64_t columns) { return chosen().panel_width(columns); }
 int64_t selfish_panel_floats(int64_t columns, int64_t features) { return chosen().panel_floats(columns, features); }
 int64_t selfish_cross_entropy_floats(int64_t n, int64_t rows, int64_t columns) {

@@ -1,8 +1,6 @@
 // Products of a packed matrix with many columns at once, over all tiles and threads.
 #pragma once
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <memory>

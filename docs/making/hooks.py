@@ -1,0 +1,144 @@
+"""What mkdocs is taught for this site: files outside docs/ that pages link to, the changelog, and what nobody listed.
+
+A page may link to a file or folder outside ``docs/``, as it is read in the repository: ``../results/bench``. The site
+gets a copy of such a file, and of a folder a page that lists what is in it, so that no link leads out of the site.
+"""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[2]
+COPIES = "repository"
+"""Where in the site the copies are."""
+
+PAGES = {"CHANGELOG.md": "changelog.md", "README.md": "index.md"}
+"""Pages of the site that stand for files outside ``docs/``."""
+
+LINK = re.compile(r"(?<=\]\()(?P<target>[^)#\s]+)(?P<rest>#[^)\s]*)?(?=\))")
+FENCE = re.compile(r"^(```.*?^```)", flags=re.DOTALL | re.MULTILINE)
+SHOWN_AS_TEXT = (".py", ".hpp", ".cpp", ".sh", ".yaml", ".cff", ".toml", ".txt")
+MOST_LISTED = 40
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Put the pages that the navigation does not name at the end of the guides."""
+    listed = set(_named(config.nav or []))
+    docs = Path(config.docs_dir)
+    others = [page for page in sorted(docs.glob("*.md")) if page.name not in listed]
+    guides: list[Any] = next((entry["Guides"] for entry in config.nav or [] if "Guides" in entry), [])
+    guides.extend(page.name for page in others)
+    return config
+
+
+def on_files(files: Files, *, config: MkDocsConfig) -> Files:
+    """Add the changelog, and what pages link to outside the documentation."""
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    files.append(File.generated(config, PAGES["CHANGELOG.md"], content=changes))
+    wanted = {
+        target
+        for file in files.documentation_pages()
+        for target in _outside_links(file.content_string, file.src_uri)
+        if target not in PAGES
+    }
+    while wanted:
+        target = wanted.pop()
+        uri = _copy(target)
+        if files.get_file_from_path(uri) is not None or not (ROOT / target).exists():
+            continue
+        path = ROOT / target
+        if path.is_dir():
+            inside = sorted(each for each in path.iterdir() if not _private(each))
+            wanted.update(_relative(each) for each in inside)
+            files.append(File.generated(config, uri, content=_listing(target, inside)))
+        elif target.endswith(SHOWN_AS_TEXT):
+            content = f"# {target}\n\n```{path.suffix[1:]}\n{path.read_text(encoding='utf-8')}\n```\n"
+            files.append(File.generated(config, uri, content=content))
+        else:
+            files.append(File.generated(config, uri, content=path.read_bytes()))
+    return files
+
+
+def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Lead links that go outside the documentation to the copies; describe public names that no page describes."""
+    here = posixpath.dirname(page.file.src_uri)
+    if page.file.src_uri == "api/index.md":
+        markdown += "".join(f"\n::: selfish_rnn.{name}\n" for name in _undescribed())
+
+    def inside(match: re.Match[str]) -> str:
+        target = _outside(match["target"], here)
+        if target is None or not (ROOT / target).exists():
+            return match[0]
+        there = PAGES.get(target) or _copy(target)
+        return posixpath.relpath(there, here or ".") + (match["rest"] or "")
+
+    return "".join(part if part.startswith("```") else LINK.sub(inside, part) for part in FENCE.split(markdown))
+
+
+def _undescribed() -> list[str]:
+    """The public names that the pages of the reference do not name."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "api").glob("*.md"))
+    tree = ast.parse((ROOT / "src" / "selfish_rnn" / "__init__.py").read_text(encoding="utf-8"))
+    (public,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    return [name for name in public if not re.search(rf"(selfish_rnn\.|`){name}\b", text)]
+
+
+def _named(nav: list[Any] | dict[str, Any] | str) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for entry in nav.values() if isinstance(nav, dict) else nav:
+            yield from _named(entry)
+
+
+def _outside_links(markdown: str, source: str) -> Iterator[str]:
+    here = posixpath.dirname(source)
+    for part in FENCE.split(markdown):
+        if not part.startswith("```"):
+            found = (_outside(match["target"], here) for match in LINK.finditer(part))
+            yield from (target for target in found if target is not None)
+
+
+def _outside(target: str, here: str) -> str | None:
+    """The path in the repository that a link names, if it is none inside the documentation."""
+    if re.match(r"[a-z]+:", target):
+        return None
+    path = posixpath.normpath(posixpath.join("docs", here, target))
+    in_site = path.startswith("docs/") and not path.startswith("docs/making/")
+    return None if in_site or path.startswith("..") else path
+
+
+def _copy(target: str) -> str:
+    """Where in the site the copy of a file is, or the page that lists a folder or shows a text."""
+    if (ROOT / target).is_dir():
+        return f"{COPIES}/{target}/index.md"
+    return f"{COPIES}/{target}.md" if target.endswith(SHOWN_AS_TEXT) else f"{COPIES}/{target}"
+
+
+def _listing(target: str, inside: list[Path]) -> str:
+    lines = [f"# {target}", ""]
+    for each in inside[:MOST_LISTED]:
+        there = posixpath.relpath(_copy(_relative(each)), f"{COPIES}/{target}")
+        lines.append(f"- [{each.name}{'/' if each.is_dir() else ''}]({there})")
+    return "\n".join(lines) + "\n"
+
+
+def _relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _private(path: Path) -> bool:
+    return path.name.startswith((".", "__")) or path.suffix in (".so", ".pyc") or path.name.endswith(".egg-info")
