@@ -26,7 +26,8 @@ from tiny_runs import OPTIMIZERS, finished_run, tiny_words, write_corpus
 RANKS = 2
 KILLS_PER_RUN = 5
 LONGEST_WAIT = 12.0
-"""Seconds between two kills, at most: processes that are still starting are killed too."""
+INSIDE = 0.75
+"""The share of kills that come some epochs after the last, the others come some seconds after it, at most so many."""
 
 PATIENCE = 300
 ROUNDING = 1e-4
@@ -85,17 +86,16 @@ def _one_run(
         )
     try:
         while len(kills) < most:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                launcher.wait(draw.uniform(0.5, LONGEST_WAIT))
+            _wait(launcher, RunFolder(run), draw)
             if launcher.poll() is not None:
                 break
             workers = _workers(launcher.pid)
             if workers:
                 rank, process = draw.choice(workers)
-                epoch = len(RunFolder(run).metrics.read()) if run.exists() else 0
+                records = len(RunFolder(run).metrics.read())
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
-                    kills.append(f"rank {rank} killed " + ("in its run" if epoch else "before its first record"))
+                    kills.append(f"rank {rank} killed " + ("later" if records else "before the first record"))
         launcher.wait(PATIENCE)
     except subprocess.TimeoutExpired:
         raise FailedError("no end: " + log.read_text()[-1500:]) from None
@@ -106,6 +106,18 @@ def _one_run(
     if launcher.returncode != 0:
         raise FailedError(f"exit code {launcher.returncode}: " + log.read_text()[-1500:])
     _check(run, reports, texts, experiment)
+
+
+def _wait(launcher: subprocess.Popen[bytes], folder: RunFolder, draw: random.Random) -> None:
+    """Until a random moment: some seconds from now, mostly while processes start, or some epochs from now."""
+    deadline, records = time.monotonic() + draw.uniform(0.0, LONGEST_WAIT), 0
+    if draw.random() < INSIDE:
+        deadline, records = time.monotonic() + PATIENCE, len(folder.metrics.read()) + draw.randint(1, 6)
+    while launcher.poll() is None and time.monotonic() < deadline:
+        if records and len(folder.metrics.read()) >= records:
+            time.sleep(draw.uniform(0.0, 0.5))
+            return
+        time.sleep(0.02)
 
 
 def _workers(launcher: int) -> list[tuple[int, int]]:
