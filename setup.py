@@ -24,13 +24,22 @@ NATIVE = Path("src/selfish_rnn/engine/kernels")
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 FLAGS = ["-std=c++17", "-O3", "-g0", "-fPIC", "-fno-math-errno", "-ffp-contract=fast", "-Wno-psabi"]
 AVX2 = ["-mavx2", "-mfma"]
+AVX512 = [*AVX2, "-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw"]
+# Whole numbers are the same everywhere; so that what follows them is, too, nothing is fused.
+EXACT = "-ffp-contract=off"
 TARGETS = {
     "kernels_portable.cpp": [],
     **({"kernels_avx2.cpp": AVX2} if X86 else {}),
-    **({"kernels_avx512.cpp": [*AVX2, "-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw"]} if X86 else {}),
+    **({"kernels_avx512.cpp": AVX512} if X86 else {}),
     "packing.cpp": [],
     "checking.cpp": [],
     "dispatch.cpp": ["-DSELFISH_X86"] if X86 else [],
+    "inference/int8_portable.cpp": [EXACT],
+    **({"inference/int8_avx2.cpp": [*AVX2, EXACT]} if X86 else {}),
+    **({"inference/int8_avx_vnni.cpp": [*AVX2, "-mavxvnni", EXACT]} if X86 else {}),
+    **({"inference/int8_avx512_vnni.cpp": [*AVX512, "-mavx512vnni", EXACT]} if X86 else {}),
+    **({"inference/int8_avx512_vbmi.cpp": [*AVX512, "-mavx512vnni", "-mavx512vbmi", EXACT]} if X86 else {}),
+    "inference/dispatch.cpp": ["-DSELFISH_X86"] if X86 else [],
 }
 
 # Clang's OpenMP is another runtime than the GNU one that torch brings. With both in a process, threads of one would ask
@@ -76,10 +85,11 @@ class BuildKernels(build_ext):
             self.warn("no OpenMP that torch shares (with g++ there is): the packed engine will use one thread")
         objects = []
         for source in ext.sources:
+            flags = TARGETS[Path(source).relative_to(NATIVE).as_posix()]
             objects += compiler.compile(
                 [source],
                 output_dir=self.build_temp,
-                extra_postargs=[*FLAGS, *(threads or ["-Wno-unknown-pragmas"]), *TARGETS[Path(source).name]],
+                extra_postargs=[*FLAGS, *(threads or ["-Wno-unknown-pragmas"]), *flags],
                 depends=ext.depends,
             )
         compiler.link_shared_object(objects, self.get_ext_fullpath(ext.name), extra_postargs=threads, target_lang="c++")
@@ -101,7 +111,7 @@ setup(
         Extension(
             "selfish_rnn.engine._kernels",
             sources=[str(NATIVE / name) for name in TARGETS],
-            depends=[str(path) for path in sorted(NATIVE.glob("*.hpp"))],
+            depends=[str(path) for path in sorted(NATIVE.rglob("*.hpp"))],
             language="c++",
             optional=True,
         )

@@ -29,6 +29,7 @@ ROOMS = (
     "analysis",
     "scheduling",
     "reproduce",
+    "integrations",
     "bench",
     "cli",
 )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from selfish_rnn.analysis.distance import topology_distance
     from selfish_rnn.analysis.flops import flops
     from selfish_rnn.analysis.gates import gate_densities
-    from selfish_rnn.engine import AveragedModel, load_packed, pack, register_packed, save_packed, unpack
+    from selfish_rnn.engine import AveragedModel, load_packed, pack, quantize, register_packed, save_packed, unpack
     from selfish_rnn.errors import UserError
     from selfish_rnn.optim import NTASGD, SNTASGD, AveragedSGD
     from selfish_rnn.runs.export import load_model
@@ -63,8 +63,8 @@ __all__ = [
     "DENSE", "DSR", "GMP", "METHODS", "NTASGD", "RIGL", "SELFISH", "SET", "SNFS", "SNTASGD", "STATIC", "STATIC_ER",
     "Allocation", "AveragedModel", "AveragedSGD", "GateLayout", "Growth", "IntrinsicSparseStructures", "Method",
     "Pruning", "Redistribution", "Removal", "Schedule", "SparseTraining", "Sparsifier", "UserError",
-    "deferred_init", "flops", "gate_densities", "load_model", "load_packed", "pack", "register", "register_cell",
-    "register_method", "register_packed", "save_packed", "shrink", "topology_distance", "unpack",
+    "deferred_init", "flops", "gate_densities", "load_model", "load_packed", "pack", "quantize", "register",
+    "register_cell", "register_method", "register_packed", "save_packed", "shrink", "topology_distance", "unpack",
 ]  # fmt: skip
 
 _HOMES = {
@@ -82,6 +82,7 @@ _HOMES = {
     "load_model": "runs.export",
     "load_packed": "engine",
     "pack": "engine",
+    "quantize": "engine",
     "register_packed": "engine",
     "save_packed": "engine",
     "unpack": "engine",

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from selfish_rnn import cli
 from selfish_rnn.bench import bench as benchmark
 from selfish_rnn.bench import engines, measurements, rivals
 from selfish_rnn.engine import library
+from selfish_rnn.models import LanguageModel
 
 SIZES = ("--hidden", "20", "--vocabulary", "30", "--batch", "3", "--window", "4", "--rounds", "3", "--threads", "1")
 
@@ -100,6 +102,38 @@ def test_networks_and_optimizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not any("does not compute" in note for note in found["notes"])
 
 
+def test_dense_rivals_are_built_once_for_all_sparsities_of_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    built = list[tuple[str, int]]()
+    make = rivals.next_word
+
+    def counted(engine: str, model: LanguageModel, words: Tensor) -> Any:
+        built.append((engine, model.embedding.embedding_dim))
+        return make(engine, model, words)
+
+    monkeypatch.setattr("selfish_rnn.bench.workloads.next_word", counted)
+    words = ("--what", "inference", "--engines", "no-onednn,csr", "--sparsity", "0.5,0.8", "--hidden", "20,30")
+    assert bench(monkeypatch, *SIZES[2:], *words, "--out", str(tmp_path)) == 0
+    each = [("dense", 20), ("no-onednn", 20), ("csr", 20), ("dense", 20), ("csr", 20)]
+    assert built == [*each, *((engine, 30) for engine, _ in each)]
+    assert all(list(row["engines"]) == ["dense", "no-onednn", "csr"] for row in written(tmp_path)["rows"])
+
+
+@pytest.mark.slow
+@needs_kernels
+def test_wider_networks_have_as_many_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    words = ("--what", "width", "--widths", "20,70", "--sparsity", "0.5", "--out", str(tmp_path))
+    assert bench(monkeypatch, *SIZES, *words) == 0
+    rows = written(tmp_path)["rows"]
+    assert [row["width"] for row in rows] == [20, 70]
+    positions = [2 * 30 * width + 16 * width**2 for width in (20, 70)]
+    assert [row["positions"] for row in rows] == positions
+    for row in rows:
+        assert row["weights"] == pytest.approx(positions[0] / 2, abs=6), "rounded in each of six matrices"
+        assert len(row["engines"]["packed"]["seconds"]) == 3
+        assert row["engines"]["packed"]["training"] > 0
+    assert (tmp_path / "bench.png").exists()
+
+
 def test_what_is_not_there_is_left_out_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -165,7 +199,11 @@ def test_an_interrupted_benchmark_keeps_what_it_has(
         (("--hidden", "512, 0"), "--hidden must be greater than or equal to 1, got '0'"),
         (("--hidden", ""), "--hidden must be a valid integer, unable to parse string as an integer, got ''"),
         (("--hidden", "5.5"), "--hidden must be a valid integer, unable to parse string as an integer, got '5.5'"),
-        (("--what", "step,speed"), "--what must be 'step', 'inference', 'operators' or 'memory', got 'speed'"),
+        (("--what", "speed"), "--what must be 'step', 'inference', 'operators', 'memory' or 'width', got 'speed'"),
+        (
+            ("--what", "width", "--widths", "20"),
+            "--widths 20 has 406,400 positions, too few for the 33,000,000 weights",
+        ),
         (("--engines", "cuda"), "got 'cuda'"),
         (("--rounds", "0"), "--rounds must be greater than or equal to 1, got '0'"),
         (("--batch", "many"), "--batch must be a valid integer, unable to parse string as an integer, got 'many'"),

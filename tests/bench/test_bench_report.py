@@ -13,9 +13,10 @@ import pytest
 from rich.console import Console
 
 from selfish_rnn.bench.engines import KINDS
+from selfish_rnn.bench.figure import draw, figure_of, no_figure
 from selfish_rnn.bench.measurements import Row, completed
 from selfish_rnn.bench.options import read
-from selfish_rnn.bench.report import draw, figure_of, no_figure, show, write
+from selfish_rnn.bench.report import show, write
 
 MACHINE = {"processor": "a processor", "threads": 1, "kernels": None, "torch": "2"}
 SPARSITIES = (0.5, 0.67, 0.8, 0.9, 0.95)
@@ -35,6 +36,19 @@ def rows() -> list[Row]:
         for kind, engines in measured.items():
             place = {"network": "lstm", "hidden": 20, "sparsity": sparsity}
             found.append({"kind": kind, "title": KINDS[kind], **place, "engines": engines})
+    return completed(found)
+
+
+def wide_rows() -> list[Row]:
+    """Time and memory at three widths, for two numbers of weights."""
+    found = list[Row]()
+    for sparsity in (0.5, 0.9):
+        for width, seconds in ((20, 1.0), (40, 1.25), (80, 2.0)):
+            peaks = {"training": 300.0 + width, "process": 400.0, "imports": 250.0}
+            place = {"network": "lstm", "hidden": 20, "sparsity": sparsity, "width": width, "positions": width**2}
+            engines = {"packed": {"seconds": [seconds, 2 * seconds], **peaks}}
+            weights = round(400 * (1 - sparsity))
+            found.append({"kind": "width", "title": f"width {width}", **place, "weights": weights, "engines": engines})
     return completed(found)
 
 
@@ -58,6 +72,26 @@ def test_the_table_names_the_baseline():
     assert lines[first + 1] == ["dense torch", *["0.20 (0.2-0.2)"] * 5]
     assert lines[first + 2][:2] == ["packed", "1.67 (1.3-2.0)"]
     assert lines[first + 3] == ["ideal: 1/(1-S)", "2.00", "3.03", "5.00", "10.00", "20.00"]
+
+
+def test_widths_are_compared_with_the_first():
+    rows = wide_rows()
+    assert completed(rows) == rows
+    file = io.StringIO()
+    show(Console(file=file, width=200), rows, read({"hidden": "20"}))
+    said = file.getvalue()
+    assert "lstm 20, sparsity 0.5: as many weights in wider networks" in said
+    lines = [re.split(r"  +", line.strip()) for line in said.splitlines()]
+    assert ["80", "0.96875", "200", "3000 ms", "2.00 (2.00-2.00)", "380 MiB", "400 MiB", "0 MiB"] in lines
+    assert "baseline" not in said
+
+
+def test_the_figure_of_widths_shows_time_memory_and_positions():
+    (axes,) = figure_of({"machine": MACHINE, "rows": wide_rows()}).axes
+    lines = {line.get_label(): list(line.get_ydata()) for line in axes.get_lines()}
+    assert lines["positions"] == [1, 4, 16]
+    assert lines["step time, 0.0 M weights"] == [1, 1.25, 2]
+    assert len(lines) == 3 or len(axes.get_lines()) == 5
 
 
 def test_a_figure_is_drawn_from_the_file(tmp_path: Path):

@@ -18,8 +18,8 @@ from selfish_rnn.bench.workloads import OPTIMIZERS
 from selfish_rnn.errors import UserError
 
 FLAGS = [
-    "--network", "--hidden", "--sparsity", "--batch", "--window", "--vocabulary", "--what", "--engines", "--rounds",
-    "--limit", "--threads", "--optimizer", "--keep-memory", "--out",
+    "--network", "--hidden", "--sparsity", "--batch", "--window", "--vocabulary", "--what", "--widths", "--engines",
+    "--rounds", "--limit", "--threads", "--optimizer", "--keep-memory", "--out",
 ]  # fmt: skip
 
 CALL = """
@@ -79,7 +79,8 @@ def test_the_tables_have_every_name():
     assert list(KINDS) == list(get_args(Kind))
     for kind in KINDS:
         for network in NETWORKS:
-            assert "dense" in measured(kind, network)
+            assert "packed" in measured(kind, network)
+            assert ("dense" in measured(kind, network)) == (kind != "width")
     assert {name for name, one in ENGINES.items() if "inference" in one.kinds} == set(RIVALS)
     assert {name for name, one in ENGINES.items() if "operators" in one.kinds} == set(PRODUCTS_OF)
     assert all(set(one.baseline_of) <= set(one.kinds) for one in ENGINES.values())

@@ -17,6 +17,7 @@ from selfish_rnn.bench.options import NETWORKS, read
 from selfish_rnn.bench.products import PRODUCTS, PRODUCTS_OF, sparse_matrix
 from selfish_rnn.bench.workloads import Workload
 from selfish_rnn.engine import library
+from selfish_rnn.engine.packed_weight import packed_weights
 from selfish_rnn.models import LanguageModel
 
 pytestmark = pytest.mark.skipif(not library.available(), reason="the kernels are not built")
@@ -49,10 +50,10 @@ def _large_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     make = Workload.dense_model
 
     def enlarged(self: Workload) -> LanguageModel:
-        model = make(self)
+        model, scale = make(self), 9 if self.options.network == "on-lstm" else 4
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter.mul_(4 if parameter.ndim > 1 else 0.5)
+                parameter.mul_(scale if parameter.ndim > 1 else 0.5)
         return model
 
     monkeypatch.setattr(Workload, "dense_model", enlarged)
@@ -84,6 +85,17 @@ def test_all_engines_continue_a_text_alike(
     assert capsys.readouterr().out == "", "what others print is not for the user"
     other = difference(torch.as_tensor(dense()).flatten(), expected)
     assert other > 2 * ENGINES[engine].tolerance, "the next word has other scores, so this test can fail"
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_wider_network_has_as_many_weights(network: str):
+    narrow = workload(network)
+    weights = [
+        sum(len(weight.values) for weight in packed_weights(own.model("packed")).values())
+        for own in (narrow, narrow.at_width(60))
+    ]
+    assert weights[1] == pytest.approx(weights[0], abs=16), "rounded in each matrix"
+    assert weights[0] == pytest.approx(0.4 * narrow.positions(), abs=16)
 
 
 class FakeSparseLinear(nn.Module):

@@ -4,6 +4,8 @@
 #
 #   tests/engine/sanitize.sh [tests/engine/test_packed_weight.py ...]
 #
+# or a drill: tests/engine/sanitize.sh tests/drills/run.py operators --tries 1000
+#
 # Wants g++ and an environment in which the tests run; PYTHON names another interpreter than python.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -17,22 +19,37 @@ compile() { # source, flags of its own
   source=$1
   shift
   # shellcheck disable=SC2086
-  g++ $flags "$@" -c "$native/$source.cpp" -o "$folder/$source.o"
+  g++ $flags "$@" -c "$native/$source.cpp" -o "$folder/$(echo "$source" | tr / -).o"
 }
 
 compile packing
 compile checking
 compile kernels_portable
+compile inference/int8_portable -ffp-contract=off
 if [ "$(uname -m)" = x86_64 ]; then
   compile dispatch -DSELFISH_X86
   compile kernels_avx2 -mavx2 -mfma
-  compile kernels_avx512 -mavx2 -mfma -mavx512f -mavx512vl -mavx512dq -mavx512bw
+  avx512="-mavx2 -mfma -mavx512f -mavx512vl -mavx512dq -mavx512bw"
+  # shellcheck disable=SC2086
+  compile kernels_avx512 $avx512
+  compile inference/dispatch -DSELFISH_X86
+  compile inference/int8_avx2 -ffp-contract=off -mavx2 -mfma
+  compile inference/int8_avx_vnni -ffp-contract=off -mavx2 -mfma -mavxvnni
+  # shellcheck disable=SC2086
+  compile inference/int8_avx512_vnni -ffp-contract=off $avx512 -mavx512vnni
+  # shellcheck disable=SC2086
+  compile inference/int8_avx512_vbmi -ffp-contract=off $avx512 -mavx512vnni -mavx512vbmi
 else
   compile dispatch
+  compile inference/dispatch
 fi
 g++ -shared -fopenmp -fsanitize=address,undefined "$folder"/*.o -o "$folder/_kernels.so"
 
-[ $# -gt 0 ] || set -- tests/engine
+case "${1:-}" in
+  */run.py) ;;
+  "") set -- -m pytest -q -p no:cacheprovider tests/engine ;;
+  *) set -- -m pytest -q -p no:cacheprovider "$@" ;;
+esac
 LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so) $(g++ -print-file-name=libstdc++.so)" \
   ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=1 \
-  SELFISH_RNN_KERNELS="$folder/_kernels.so" "${PYTHON:-python}" -m pytest -q -p no:cacheprovider "$@"
+  SELFISH_RNN_KERNELS="$folder/_kernels.so" "${PYTHON:-python}" "$@"

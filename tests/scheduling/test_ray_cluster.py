@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -65,3 +68,15 @@ def test_a_sweep_survives_the_loss_of_a_node_and_gives_what_local_processes_give
     assert [outcome.state for outcome in progress.outcomes] == ["finished"] * 3
     assert progress.killed
     assert results(there) == results(here)
+
+
+@pytest.mark.slow
+def test_the_example_searches_with_ray_tune(tmp_path: Path) -> None:
+    pytest.importorskip("ray.tune", reason="Ray Tune is not installed: pip install 'ray[tune]'")
+    example = Path(__file__).parents[2] / "examples" / "ray_tune.py"
+    words = [sys.executable, str(example), "--samples", "3", "--epochs", "2", "--tokens", "1500"]
+    environment = {**os.environ, "HOME": str(tmp_path), "RAY_DEDUP_LOGS": "0"}
+    told = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert told.returncode == 0, told.stderr[-2000:]
+    assert "best valid perplexity" in told.stdout
+    assert "3 trials" in told.stdout

@@ -16,13 +16,15 @@ from rich.status import Status
 from torch import Tensor
 
 from selfish_rnn import __version__
-from selfish_rnn.bench import memory, report
+from selfish_rnn.bench import figure, memory, report
 from selfish_rnn.bench.engines import ENGINES, KINDS, measured
 from selfish_rnn.bench.measurements import Row, completed, interleaved
 from selfish_rnn.bench.options import BenchOptions
 from selfish_rnn.bench.products import PRODUCTS, PRODUCTS_OF, sparse_matrix
 from selfish_rnn.bench.workloads import SEED, Workload
 from selfish_rnn.engine import library
+from selfish_rnn.engine.packed_weight import packed_weights
+from selfish_rnn.errors import UserError
 from selfish_rnn.files import clear_write_errors
 from selfish_rnn.system import duration, keep_freed_memory, machine
 
@@ -63,7 +65,7 @@ def bench(console: Console, options: BenchOptions, command: str) -> bool:
         benchmark = Benchmark(options, console, status)
         if found["busy"] is not None and found["busy"] > BUSY:
             benchmark.note(f"other programs take {100 * found['busy']:.0f} % of the cores: do not trust these figures")
-        undrawn = report.no_figure(options.what)
+        undrawn = figure.no_figure(options.what)
         if undrawn:
             _say(console, undrawn)
         content |= {"complete": False, "notes": benchmark.notes, "rows": []}
@@ -79,8 +81,8 @@ def bench(console: Console, options: BenchOptions, command: str) -> bool:
     rows = content["rows"]
     report.show(console, rows, options)
     console.print()
-    if not undrawn and not report.no_figure([row["kind"] for row in rows]):
-        _say(console, f"The figure is {report.draw(path)}.")
+    if not undrawn and not figure.no_figure([row["kind"] for row in rows]):
+        _say(console, f"The figure is {figure.draw(path)}.")
     if content["complete"]:
         _say(console, f"Measured in {duration(time.monotonic() - start)}; everything is in {path}.")
     else:
@@ -106,6 +108,7 @@ class Benchmark:
     def __init__(self, options: BenchOptions, console: Console, status: Status | None = None) -> None:
         self.options, self.console, self.status = options, console, status
         self.notes: list[str] = []
+        self._kept: dict[str, Callable[[], Any]] = {}
         absent = {name: _why_not(name) for name in options.engines}
         self._engines = [name for name, reason in absent.items() if reason is None]
         for name, reason in absent.items():
@@ -126,8 +129,13 @@ class Benchmark:
             self._tell("building")
             engines = [engine for engine in measured(kind, options.network) if engine in self._engines]
             place = {"network": options.network, "hidden": hidden, "sparsity": sparsity}
+            if kind == "width":
+                yield from ({"kind": kind, **place, **row} for row in self._widths(Workload(options, hidden, sparsity)))
+                continue
             for title, found, losses in self._measure(kind, Workload(options, hidden, sparsity), engines):
                 yield {"kind": kind, "title": title, **place, "engines": found, "losses": losses}
+            if sparsity == options.sparsity[-1]:
+                self._kept.clear()
             gc.collect()  # before the next networks are built
 
     def _measure(self, kind: str, workload: Workload, engines: Sequence[str]) -> Iterator[Measured]:
@@ -146,12 +154,37 @@ class Benchmark:
             found = self._time(calls)
         yield KINDS[kind], found, losses
 
+    def _widths(self, workload: Workload) -> Iterator[Row]:
+        """The same number of weights in networks of all widths, which take turns; memory each in its own process."""
+        if "packed" not in self._engines:
+            raise UserError("--what width measures the packed engine, which is left out")
+        wide = {f"width {width}": workload.at_width(width) for width in self.options.widths}
+        peaks, steps, weights = dict[str, dict[str, float]](), dict[str, Callable[[], float]](), dict[str, int]()
+        for name, own in wide.items():
+            self._tell(f"memory at {name}")
+            peaks[name] = memory.measure(own, "packed")
+        for name, own in wide.items():
+            self._tell(f"building {name}")
+            model = own.model("packed")
+            weights[name] = sum(len(weight.values) for weight in packed_weights(model).values())
+            steps[name] = own.training_step("packed", model)
+        for name, found in self._time(steps).items():
+            own = wide[name]
+            about = {"width": own.hidden, "weights": weights[name], "positions": own.positions()}
+            yield {"title": name, **about, "engines": {"packed": {**found, **peaks[name]}}}
+
     def _built(
         self, kind: str, workload: Workload, engines: Sequence[str]
     ) -> tuple[dict[str, Callable[[], Any]], dict[str, Tensor]]:
-        """The calls of all engines, and what their first ones give; a rival that fails is left out, and said so."""
+        """The calls of all engines, and what their first ones give; a rival that fails is left out, and said so.
+
+        Dense rivals, some of which take long to build, are as fast at any sparsity: for the next word they are kept.
+        """
         calls, results = dict[str, Callable[[], Any]](), dict[str, Tensor]()
         for engine in engines:
+            if engine in self._kept:
+                calls[engine] = self._kept[engine]
+                continue
             self._tell(f"building {engine}")
             try:
                 call = workload.next_word(engine) if kind == "inference" else workload.training_step(engine)
@@ -163,6 +196,8 @@ class Benchmark:
                 self._leave_out(engine, f"{type(error).__name__}: {reason[:100]}")
             else:
                 calls[engine] = call
+                if kind == "inference" and engine != "dense" and ENGINES[engine].baseline_of:
+                    self._kept[engine] = call
         return calls, results
 
     def _check(self, results: Mapping[str, Tensor]) -> None:
@@ -212,4 +247,7 @@ def _why_not(engine: str) -> str | None:
     if engine == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return "torch has no bfloat16 arithmetic on this processor"
     missing = ENGINES[engine].missing
-    return f"it takes {' and '.join(missing)} (pip install 'selfish-rnn[rivals]')" if missing else None
+    if not missing:
+        return None
+    install = "" if engine == "sparseprop" else " (pip install 'selfish-rnn[rivals]')"
+    return f"it takes {' and '.join(missing)}{install}"

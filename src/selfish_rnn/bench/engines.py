@@ -10,6 +10,7 @@ KINDS = {
     "inference": "next word of one text",
     "operators": "products of one matrix",
     "memory": "peak memory of training",
+    "width": "as many weights in a wider network",
 }
 """What is measured, with what it is called."""
 
@@ -49,7 +50,12 @@ def _dense_rival(
 _ONNX, _OPENVINO = ("onnx", "onnxruntime"), ("onnx", "openvino")
 
 ENGINES: dict[str, Engine] = {
-    "dense": Engine("dense torch", tuple(KINDS), ("step", "inference", "operators"), colour="#555555"),
+    "dense": Engine(
+        "dense torch",
+        ("step", "inference", "operators", "memory"),
+        ("step", "inference", "operators"),
+        colour="#555555",
+    ),
     "no-onednn": Engine("dense torch without oneDNN", ("step", "inference"), ("step", "inference")),
     # In training it is no baseline: it makes other steps than float32 does.
     "bfloat16": Engine("dense bfloat16", ("step", "inference"), ("inference",), tolerance=0.05),
@@ -64,6 +70,10 @@ ENGINES: dict[str, Engine] = {
     "csr": Engine("torch CSR", ("inference", "operators"), networks=("lstm",), colour="#a83279", marker="^"),
     "sparseprop": Engine("SparseProp", ("operators",), packages=("sparseprop",)),
     "packed": Engine("packed", tuple(KINDS), kernels=True, colour="#1b6ca8"),
+    "packed-call": Engine("packed, one call", ("inference",), kernels=True, colour="#5aa9d6", marker="D"),
+    "packed-int8": Engine(
+        "packed int8, one call", ("inference",), tolerance=0.2, kernels=True, colour="#2a9d4a", marker="v"
+    ),
 }
 """By the name that ``--engines`` takes. CSR and SparseProp have no recurrent layers, and outside training a masked
 network does what a dense one does."""

@@ -45,6 +45,8 @@ def interleaved(
         told(done)
         first = done % len(order)
         for name in order[first:] + order[:first]:
+            if repeats[name] > 1:
+                calls[name]()  # with caches cold, and threads of the one before still looking for work
             seconds[name].append(_seconds(calls[name], repeats[name]))
         if limit is not None and time.perf_counter() - start > limit:
             break
@@ -84,24 +86,31 @@ def compared(seconds: Mapping[str, list[float]], baseline: str) -> dict[str, dic
 
 
 def grouped(rows: Iterable[Row]) -> list[list[Row]]:
-    """The rows of one kind, network and size together: a table, a panel of the figure."""
-    found = dict[tuple[str, str, int], list[Row]]()
+    """The rows of one kind, network and size together: a table, a panel of the figure.
+
+    Rows of different widths belong together only if they have the same number of weights.
+    """
+    found = dict[tuple[Any, ...], list[Row]]()
     for row in rows:
-        found.setdefault((row["kind"], row["network"], row["hidden"]), []).append(row)
+        weights = row["sparsity"] if row["kind"] == "width" else None
+        found.setdefault((row["kind"], row["network"], row["hidden"], weights), []).append(row)
     return list(found.values())
 
 
 def completed(rows: Iterable[Row]) -> list[Row]:
     """The rows, group by group, with the ``ideal`` of each, the ``baseline`` of its group, and the ratios to that.
 
-    The ideal is the speed-up if time were proportional to the number of weights.
+    The ideal is the speed-up if time were proportional to the number of weights. Widths are compared with the first.
     """
     found = list[Row]()
     for group in grouped(rows):
         baseline = _baseline(group)
         for row in group:
             engines = row["engines"]
-            if baseline is not None:
+            if row["kind"] == "width":
+                seconds = {"first": group[0]["engines"]["packed"]["seconds"], "packed": engines["packed"]["seconds"]}
+                engines = {"packed": {**engines["packed"], **compared(seconds, "first")["packed"]}}
+            elif baseline is not None:
                 engines = compared({engine: own["seconds"] for engine, own in engines.items()}, baseline)
             found.append({**row, "engines": engines, "ideal": 1 / (1 - row["sparsity"]), "baseline": baseline})
     return found

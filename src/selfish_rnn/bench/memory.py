@@ -21,8 +21,6 @@ import torch
 
 from selfish_rnn.bench.options import read
 from selfish_rnn.bench.workloads import Workload
-from selfish_rnn.engine import PackedEmbedding, PackedLinear, PackedLSTM
-from selfish_rnn.models import LanguageModel
 from selfish_rnn.system import give_back_freed_memory, peak_memory
 
 STEPS = 3
@@ -52,7 +50,9 @@ def main(task: dict[str, Any]) -> None:
     workload = Workload(read(task["options"]), task["hidden"], task["sparsity"])
     torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # the first one imports much
     imports = _peak()
-    step = workload.training_step(task["engine"], _build(workload, task["engine"]))
+    engine = task["engine"]
+    # A dense network needs no topology, and to make one would take memory.
+    step = workload.training_step(engine, workload.dense_model() if engine == "dense" else None)
     building = _peak()
     gc.collect()
     give_back_freed_memory()
@@ -62,25 +62,6 @@ def main(task: dict[str, Any]) -> None:
         step()
     training = _peak()
     print(json.dumps({"training": training, "process": max(building, training), "imports": imports}))
-
-
-def _build(workload: Workload, engine: str) -> LanguageModel:
-    """The network, with as little else as can be: a dense one without a topology, a packed LSTM never dense."""
-    if engine == "dense":
-        return workload.dense_model()
-    if engine == "masked" or workload.options.network != "lstm":
-        return workload.model(engine)
-    with torch.device("meta"):  # a frame that has no memory, for packed parts
-        model = workload.dense_model()
-    words, hidden, sparsity = workload.options.vocabulary, workload.hidden, workload.sparsity
-    parts = {
-        "embedding": PackedEmbedding(words, hidden, sparsity=sparsity),
-        "rnn": PackedLSTM(hidden, hidden, num_layers=2, sparsity=sparsity),
-        "decoder": PackedLinear(hidden, words, sparsity=sparsity),
-    }
-    for name, part in parts.items():
-        setattr(model, name, part)
-    return model
 
 
 def _peak() -> float:

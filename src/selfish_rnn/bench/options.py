@@ -14,7 +14,7 @@ from selfish_rnn.bench.engines import ENGINES
 from selfish_rnn.errors import UserError
 
 Network = Literal["lstm", "rhn", "on-lstm"]
-Kind = Literal["step", "inference", "operators", "memory"]
+Kind = Literal["step", "inference", "operators", "memory", "width"]
 Optimizer = Literal["sgd", "adam", "snt-asgd"]
 
 NETWORKS = {"lstm": 1500, "rhn": 830, "on-lstm": 1150}
@@ -62,7 +62,11 @@ class BenchOptions(BaseModel):
     window: _Count = Field(35, description="Tokens of each text in a training step.")
     vocabulary: _Count = Field(10_000, description="Words.")
     what: Annotated[tuple[Kind, ...], _SPLIT, _in_order_of(get_args(Kind))] = Field(
-        get_args(Kind), description="What to measure."
+        ("step", "inference", "operators", "memory"), description="What to measure."
+    )
+    widths: Annotated[tuple[_Count, ...], _SPLIT, _ONCE] = Field(
+        (1500, 2048, 4096, 8192, 16384, 32768),
+        description="For width: hidden sizes with the number of weights that --hidden has at each --sparsity.",
     )
     engines: Annotated[tuple[str, ...], _SPLIT, _in_order_of(tuple(ENGINES), always=("dense",))] = Field(
         tuple(ENGINES), description="What to compare; dense always takes part."

@@ -1,30 +1,19 @@
-"""What is said about a benchmark: lines and tables for a person, JSON for programs, a figure drawn from the JSON."""
+"""What is said about a benchmark: lines and tables for a person, JSON for programs."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from selfish_rnn.analysis.style import GREY, new_figure, styled
 from selfish_rnn.bench.engines import ENGINES, KINDS
 from selfish_rnn.bench.measurements import Row, grouped
 from selfish_rnn.bench.options import BenchOptions
-from selfish_rnn.files import replacing, write_atomically
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-DRAWN = ("step", "inference", "memory")
-"""The kinds a figure shows; single products have their tables."""
-
-PANEL = 3.1
-"""Inches."""
+from selfish_rnn.files import write_atomically
 
 
 def label(engine: str, row: Row) -> str:
@@ -36,6 +25,8 @@ def label(engine: str, row: Row) -> str:
 
 def line(row: Row) -> str:
     """A row in one line, the baseline first."""
+    if row["kind"] == "width":
+        return f"{row['network']} with {row['weights']:,} weights: " + ", ".join(map(" ".join, _width_cells(row)))
     engines = sorted(row["engines"], key=lambda engine: engine != row["baseline"])
     cells = ", ".join(f"{label(engine, row)} {_cell(row, engine)}" for engine in engines)
     ideal = "" if row["kind"] == "memory" else f"; ideal {row['ideal']:.2f}"
@@ -55,7 +46,7 @@ def _cell(row: Row, engine: str) -> str:
     return f"{found['ratio']:.2f} ({found['lowest']:.1f}-{found['highest']:.1f})"
 
 
-def _imports_alone(row: Row) -> float:
+def imports_alone(row: Row) -> float:
     """The memory, in MiB, of a process that has imported everything and built nothing."""
     return float(min(found["imports"] for found in row["engines"].values()))
 
@@ -65,8 +56,8 @@ def show(console: Console, rows: Sequence[Row], options: BenchOptions) -> None:
     for group in grouped(rows):
         title = f"\n{group[0]['network']} {group[0]['hidden']}, {_title(group[0], options)}"
         console.print(title, style="bold", markup=False, soft_wrap=True)
-        console.print(_table(group))
-    if any(row["kind"] != "memory" for row in rows):
+        console.print(_width_table(group) if group[0]["kind"] == "width" else _table(group))
+    if any(row["baseline"] is not None for row in rows):
         console.print(
             "\nRatios are medians over the rounds of the baseline's time / own time in the same round, with the lowest "
             "and the highest; the baseline is the fastest dense engine that was measured; 1/(1-S) is what ratios would "
@@ -76,6 +67,11 @@ def show(console: Console, rows: Sequence[Row], options: BenchOptions) -> None:
 
 
 def _title(row: Row, options: BenchOptions) -> str:
+    if row["kind"] == "width":
+        return (
+            f"sparsity {row['sparsity']:g}: as many weights in wider networks, training step (batch {options.batch}, "
+            f"window {options.window}, vocabulary {options.vocabulary:,}, {options.optimizer}) and peak memory"
+        )
     if row["kind"] == "memory":
         return f"peak memory of training, each engine in a process of its own ({options.optimizer})"
     titles = {
@@ -104,119 +100,38 @@ def _table(group: Sequence[Row]) -> Table:
             table.add_row(label(engine, first), *(_cell(row, engine) for row in own.values()))
         last = {"memory": "imports alone"}.get(first["kind"], "ideal: 1/(1-S)")
         ends = (
-            f"{_imports_alone(row):.0f} MiB" if first["kind"] == "memory" else f"{row['ideal']:.2f}"
+            f"{imports_alone(row):.0f} MiB" if first["kind"] == "memory" else f"{row['ideal']:.2f}"
             for row in own.values()
         )
         table.add_row(last, *ends)
     return table
 
 
+def _width_table(group: Sequence[Row]) -> Table:
+    """A line for each width."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading, _ in _width_cells(group[0]):
+        table.add_column(heading, justify="right")
+    for row in group:
+        table.add_row(*(cell for _, cell in _width_cells(row)))
+    return table
+
+
+def _width_cells(row: Row) -> list[tuple[str, str]]:
+    """What there is to say of one width, each with its heading."""
+    found = row["engines"]["packed"]
+    return [
+        ("width", str(row["width"])),
+        ("sparsity", f"{1 - row['weights'] / row['positions']:.5g}"),
+        ("weights", f"{row['weights']:,}"),
+        ("step", f"{found['median_ms']:.0f} ms"),
+        ("times the first", f"{1 / found['ratio']:.2f} ({1 / found['highest']:.2f}-{1 / found['lowest']:.2f})"),
+        ("training", f"{found['training']:.0f} MiB"),
+        ("with building", f"{found['process']:.0f} MiB"),
+        ("dense weights alone", f"{row['positions'] * 4 / 2**20:,.0f} MiB"),
+    ]
+
+
 def write(path: Path, content: Mapping[str, Any]) -> None:
     """Make ``path`` a ``bench.json``; whatever happens, the old content or the new is there."""
     write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
-
-
-def no_figure(kinds: Sequence[str]) -> str | None:
-    """Why no figure can be drawn of these kinds of measurement, if none can."""
-    if not set(kinds) & set(DRAWN):
-        return "no figure is drawn: it would show training steps, next words and memory"
-    if importlib.util.find_spec("matplotlib") is None:
-        return "no figure is drawn: it takes matplotlib (pip install 'selfish-rnn[bench]')"
-    return None
-
-
-def draw(path: Path) -> Path:
-    """Draw a ``bench.json`` and put the picture beside it.
-
-    ::
-
-        draw(Path("results/bench/lstm-1500/bench.json"))
-    """
-    figure = figure_of(json.loads(path.read_text(encoding="utf-8")))
-    picture = path.with_suffix(".png")
-    with replacing(picture) as temporary:
-        figure.savefig(temporary, dpi=250)
-    return picture
-
-
-@styled
-def figure_of(saved: Mapping[str, Any]) -> Figure:
-    """The content of a ``bench.json`` as a panel for each kind of measurement, in a line for each size."""
-    groups = [group for group in grouped(saved["rows"]) if group[0]["kind"] in DRAWN]
-    kinds = [kind for kind in DRAWN if any(group[0]["kind"] == kind for group in groups)]
-    sizes = list(dict.fromkeys((group[0]["network"], group[0]["hidden"]) for group in groups))
-    figure = new_figure(max(PANEL * len(kinds), 3.6), PANEL * len(sizes) + 0.3)
-    figure.set_layout_engine("constrained", w_pad=0.12)
-    panels = figure.subplots(len(sizes), len(kinds), squeeze=False)
-    for group in groups:
-        kind, network, hidden = (group[0][name] for name in ("kind", "network", "hidden"))
-        axes = panels[sizes.index((network, hidden))][kinds.index(kind)]
-        axes.set_title(f"{network} {hidden}: {KINDS[kind]}")
-        rows = sorted(group, key=lambda row: row["sparsity"])
-        _sparsity_axis(axes, rows)
-        (_memory if kind == "memory" else _speed)(axes, rows)
-    found = saved["machine"]
-    about = f"{found['processor']}, threads: {found['threads']}, kernels for {found['kernels'] or 'none'}"
-    figure.supxlabel(f"{about}, torch {found['torch']}", fontsize=7, color=GREY)
-    return figure
-
-
-def _lines(rows: Sequence[Row]) -> Iterator[tuple[str, list[float], list[dict[str, Any]], dict[str, Any]]]:
-    """Each engine that the figure shows, with where its points are, what was found there, and the look of its line."""
-    for engine, one in ENGINES.items():
-        own = [row for row in rows if engine in row["engines"]]
-        if own and (one.colour or engine == own[0]["baseline"]):
-            look = {"color": one.colour or GREY, "marker": one.marker, "label": label(engine, own[0])}
-            yield engine, [row["ideal"] for row in own], [row["engines"][engine] for row in own], look
-
-
-def _speed(axes: Any, rows: Sequence[Row]) -> None:
-    """Both axes are logarithmic, so that the ideal is a straight line."""
-    from matplotlib.patheffects import withStroke
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    ideals = [row["ideal"] for row in rows]
-    axes.plot(ideals, ideals, linestyle=(0, (4, 3)), color=GREY, marker="_", label="ideal: 1/(1-S)", zorder=1)
-    outline = [withStroke(linewidth=3, foreground="white")]  # readable where lines cross it
-    bounds = [0.9, 2.5, *ideals]
-    for engine, places, found, look in _lines(rows):
-        if engine == rows[0]["baseline"]:
-            axes.axhline(1, color=look["color"], linewidth=1, label=look["label"], zorder=1)
-            continue
-        ratios, lowest, highest = ([each[name] for each in found] for name in ("ratio", "lowest", "highest"))
-        bounds += lowest + highest
-        axes.plot(places, ratios, zorder=3, **look)
-        axes.vlines(places, lowest, highest, color=look["color"], linewidth=1.2, zorder=2)
-        for point in zip(places, ratios, strict=True) if engine == "packed" else ():
-            text = {"color": look["color"], "path_effects": outline, "zorder": 4, "fontsize": 7}
-            axes.annotate(f"{point[1]:.1f}", point, (5, -10), textcoords="offset points", **text)
-    axes.set_yscale("log")
-    # Above everything that is drawn there is room for the legend.
-    axes.set_ylim(min(bounds) / 1.15, max(bounds) * (max(bounds) / min(bounds)) ** 0.45)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_ylabel("times as fast as the baseline")
-    axes.legend(loc="upper left")
-
-
-def _memory(axes: Any, rows: Sequence[Row]) -> None:
-    highest = 0.0
-    for _, places, found, look in _lines(rows):
-        peaks = [each["training"] for each in found]
-        highest = max(highest, *peaks)
-        axes.plot(places, peaks, **look)
-    ideals, imports = zip(*((row["ideal"], _imports_alone(row)) for row in rows), strict=True)
-    axes.plot(ideals, imports, linestyle=":", color=GREY, marker=".", label="imports alone")
-    axes.set_ylim(0, 1.15 * highest)
-    axes.set_ylabel("MiB")
-    axes.legend(loc="lower left")
-
-
-def _sparsity_axis(axes: Any, rows: Sequence[Row]) -> None:
-    """Spaced like the logarithm of 1/(1-S), labelled with S, with room for a number right of the last point."""
-    axes.set_xscale("log")
-    axes.set_xlim(rows[0]["ideal"] / 1.2, rows[-1]["ideal"] * (1.25 if len(rows) == 1 else 1.55))
-    axes.set_xticks([row["ideal"] for row in rows], [f"{row['sparsity']:g}" for row in rows])
-    axes.minorticks_off()
-    axes.set_xlabel("sparsity")

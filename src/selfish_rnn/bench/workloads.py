@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from selfish_rnn.bench.engines import ENGINES
 from selfish_rnn.bench.options import BenchOptions
 from selfish_rnn.bench.rivals import next_word, onednn
 from selfish_rnn.engine import pack
+from selfish_rnn.errors import UserError
 from selfish_rnn.models import LanguageModel, OrderedNeuronsLSTM, RecurrentHighwayNetwork, StackedRNN, detach
 from selfish_rnn.optim import SNTASGD
 from selfish_rnn.sparsifier import Sparsifier
+from selfish_rnn.sparsifier.deferred import deferred_init
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -47,14 +51,35 @@ class Workload:
         return OrderedNeuronsLSTM(words, embedding=min(400, hidden), hidden=hidden, weight_drop=0.0, **NO_DROPOUT)
 
     def model(self, engine: str) -> LanguageModel:
-        """The same function in every engine: also the dense network starts with zeros outside the topology."""
-        model = self.dense_model()
+        """The same function in every engine: also the dense network starts with zeros outside the topology.
+
+        The packed one is never dense.
+        """
+        packed = ENGINES[engine].kernels
+        with deferred_init() if packed else nullcontext():
+            model = self.dense_model()
         sparsifier = Sparsifier(model, sparsity=self.sparsity, method="static", seed=SEED)
-        if engine == "packed":
+        if packed:
             pack(model)
         elif engine != "masked":
             sparsifier.detach()
         return model
+
+    def positions(self) -> int:
+        """How many positions all matrices have."""
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in self.dense_model().parameters() if parameter.ndim == 2)
+
+    def at_width(self, hidden: int) -> Workload:
+        """A network of another hidden size with as many weights as this one, to rounding."""
+        wide = replace(self, hidden=hidden)
+        weights, positions = (1 - self.sparsity) * self.positions(), wide.positions()
+        if weights > positions:
+            raise UserError(
+                f"--widths {hidden} has {positions:,} positions, too few for the {weights:,.0f} weights of "
+                f"--hidden {self.hidden} at sparsity {self.sparsity:g}"
+            )
+        return replace(wide, sparsity=1 - weights / positions)
 
     def training_step(self, engine: str, model: LanguageModel | None = None) -> Callable[[], float]:
         """Forward, loss, backward, clipping and the optimizer's step on one window; gives the loss.

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
+from typer.core import TyperGroup
 
 from selfish_rnn import __version__
+from selfish_rnn.cli.console import StoppedError, output, show_error
 from selfish_rnn.cli.flops import flops
+from selfish_rnn.cli.header import header
 from selfish_rnn.cli.report import report
 from selfish_rnn.cli.reproduce import reproduce
 from selfish_rnn.cli.sweep import sweep
@@ -22,11 +24,24 @@ from selfish_rnn.errors import RankLostError, SaidByFirst, UserError
 if TYPE_CHECKING:
     from selfish_rnn.runs.run import Run
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-# A folder may be called :key:, and a log has no edge at which tables would have to be folded.
-console = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 200)
+
+class Commands(TyperGroup):
+    """The commands; Ctrl-C ends them with a line of our own, which typer would leave out."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise StoppedError("interrupted") from None
+
+
+app = typer.Typer(
+    cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
+console = output()
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
+SourceArgument = Annotated[Path, typer.Argument(metavar="RUN|FILE", help="Folder of a run, or an exported model.")]
 DeviceOption = Annotated[str | None, typer.Option(help="cpu or cuda (default: what the settings say).")]
 
 
@@ -118,25 +133,37 @@ def resume(
 
 
 @app.command()
-def evaluate(run: RunArgument, device: DeviceOption = None) -> None:
-    """Measure the best model of a run on valid and test text."""
+def evaluate(
+    source: SourceArgument,
+    device: DeviceOption = None,
+    corpus: Annotated[str | None, typer.Option(help="For an exported model (default: that of its run).")] = None,
+) -> None:
+    """Measure the best model of a run, or an exported one, on valid and test text."""
     from selfish_rnn.cli.display import perplexity_text
     from selfish_rnn.corpora import unigram_perplexity
+    from selfish_rnn.runs.export import ExportedModel
     from selfish_rnn.runs.run import Run
     from selfish_rnn.training.evaluation import evaluate_splits
 
-    opened = Run.open(run, device)
-    measured = evaluate_splits(opened.model(), opened.experiment, opened.corpus)
-    for name, value in {**measured, "unigram_perplexity": unigram_perplexity(opened.corpus)}.items():
+    if source.is_file():
+        exported = ExportedModel.read(source)
+        text = exported.corpus(corpus)
+        model = exported.model() if device is None else exported.model(packed=False).to(device)
+        measured = evaluate_splits(model, exported.evaluation, text)
+    else:
+        opened = Run.open(source, device)
+        text, measured = opened.corpus, evaluate_splits(opened.model(), opened.experiment, opened.corpus)
+    for name, value in {**measured, "unigram_perplexity": unigram_perplexity(text)}.items():
         console.print(f"{name.replace('_', ' ')} {perplexity_text(value)}")
 
 
 @app.command()
 def generate(
-    source: Annotated[Path, typer.Argument(metavar="RUN|FILE", help="Folder of a run, or an exported model.")],
+    source: SourceArgument,
     prompt: Annotated[str, typer.Option(help="Text to continue (default: a new sentence).", show_default=False)] = "",
     tokens: Annotated[int, typer.Option(min=1, help="How many words to write.")] = 60,
     temperature: Annotated[float, typer.Option(min=0.0, help="0: the likeliest word; 1: as the model says.")] = 0.8,
+    top: Annotated[int, typer.Option(min=0, help="Draw only from so many of the likeliest words; 0: from all.")] = 0,
     seed: Annotated[int | None, typer.Option(help="For the same text every time.")] = None,
     interactive: Annotated[
         bool, typer.Option("--interactive", "-i", help="Type prompts, and see dense and packed side by side.")
@@ -157,7 +184,7 @@ def generate(
     else:
         opened = Run.open(source, device)
         model, words = opened.model(), opened.vocabulary
-    _say(continue_text(model, words, prompt, tokens=tokens, temperature=temperature, seed=seed))
+    _say(continue_text(model, words, prompt, tokens=tokens, temperature=temperature, top=top, seed=seed))
 
 
 def _play(source: Path, prompt: str, device: str | None, **options: Any) -> None:
@@ -184,16 +211,21 @@ def _play(source: Path, prompt: str, device: str | None, **options: Any) -> None
 def export(
     run: RunArgument,
     out: Annotated[Path | None, typer.Option(help="File to write (default: the name of the run).")] = None,
+    precision: Annotated[str, typer.Option(help="float32, or int8: a third of the size, faster, for inference.")] = (
+        "float32"
+    ),
 ) -> None:
     """Write the best model of a run with its words to one file.
 
-    The file is for selfish_rnn.load_model and for selfish-rnn generate.
+    The file is for selfish_rnn.load_model and for selfish-rnn generate and evaluate.
     """
     from selfish_rnn.runs.export import export as write
     from selfish_rnn.runs.run import Run
 
     path = out or Path(f"{run.resolve().name}.safetensors")
-    write(Run.open(run), path)
+    if precision not in ("float32", "int8"):
+        raise UserError(f"precision must be float32 or int8, got {precision!r}")
+    write(Run.open(run), path, precision="int8" if precision == "int8" else "float32")
     _say(f"{path}: {path.stat().st_size / 2**20:.1f} MiB")
     _say(f"  selfish-rnn generate {shlex.quote(str(path))} --prompt 'the'")
 
@@ -255,6 +287,7 @@ def bench(context: typer.Context) -> None:
 
 
 app.command()(flops)
+app.command()(header)
 app.command()(report)
 app.command()(reproduce)
 app.command()(sweep)
@@ -291,16 +324,18 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """Run the command line; what the user can put right is one line and exit code 2."""
+    """Run the command line; what the user can put right is one line and exit code 2, a run that diverged is 3."""
     try:
         app(prog_name="selfish-rnn")  # which leaves by itself
     except SaidByFirst:
         raise SystemExit(2) from None
     except UserError as error:
-        message, code = str(error), 2
+        message, code = str(error), error.exit_code
     except RankLostError as error:
         message, code = str(error), TRY_AGAIN
     except KeyboardInterrupt:
         message, code = "interrupted", 130
-    Console(stderr=True, highlight=False, emoji=False).print(f"error: {message}", markup=False, soft_wrap=True)
+    except MemoryError as error:
+        message, code = f"there is not enough memory: {error}", 2
+    show_error(message)
     raise SystemExit(code)

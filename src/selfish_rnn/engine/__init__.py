@@ -11,6 +11,8 @@ from selfish_rnn.engine.conversions.averaging import AveragedModel
 from selfish_rnn.engine.conversions.shipping import load_packed, save_packed
 from selfish_rnn.engine.conversions.unpacking import unpack
 from selfish_rnn.engine.functional import linear_cross_entropy, output_loss
+from selfish_rnn.engine.inference.quantization import quantize
+from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight
 from selfish_rnn.engine.library import available
 from selfish_rnn.engine.modules.basic import PackedEmbedding, PackedLinear
 from selfish_rnn.engine.modules.cells import PackedGRUCell, PackedLSTMCell, PackedRNNCell
@@ -30,11 +32,13 @@ __all__ = [
     "PackedRNN",
     "PackedRNNCell",
     "PackedWeight",
+    "QuantizedWeight",
     "available",
     "linear_cross_entropy",
     "load_packed",
     "output_loss",
     "pack",
+    "quantize",
     "register_packed",
     "save_packed",
     "unpack",

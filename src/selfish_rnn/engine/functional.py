@@ -8,27 +8,38 @@ from torch.nn import functional
 
 from selfish_rnn.engine import operators
 from selfish_rnn.engine.dense_gradients import note_dropped
-from selfish_rnn.engine.operators.common import wants_gradients
+from selfish_rnn.engine.inference import operators as int8
+from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight
+from selfish_rnn.engine.operators.common import call, wants_gradients
 from selfish_rnn.engine.packed_weight import PackedWeight
 
+Weight = PackedWeight | QuantizedWeight
+"""A sparse matrix: in single precision, or in int8 and for inference."""
 
-def linear(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
+
+def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     """``x W^T + bias``."""
-    result: Tensor = operators.linear(x, weight.values, weight.index, bias, weight.shape[0])
+    if isinstance(weight, QuantizedWeight):
+        return int8.linear(x, weight, bias)
+    result: Tensor = call(operators.linear, x, weight.values, weight.index, bias, weight.shape[0])
     return result
 
 
-def embedding(tokens: Tensor, weight: PackedWeight) -> Tensor:
+def embedding(tokens: Tensor, weight: Weight) -> Tensor:
     """The rows of W that ``tokens`` name."""
-    rows: Tensor = operators.lookup(tokens.to(torch.int64), weight.values, weight.index, weight.shape[1])
+    if isinstance(weight, QuantizedWeight):
+        return int8.embedding(tokens, weight)
+    rows: Tensor = call(operators.lookup, tokens.to(torch.int64), weight.values, weight.index, weight.shape[1])
     return rows
 
 
-def linear_cross_entropy(x: Tensor, weight: PackedWeight, bias: Tensor | None, targets: Tensor) -> Tensor:
+def linear_cross_entropy(x: Tensor, weight: Weight, bias: Tensor | None, targets: Tensor) -> Tensor:
     """``cross_entropy(linear(x, weight, bias), targets)``, the mean over all targets, without keeping the scores.
 
     >>> loss = linear_cross_entropy(hidden, decoder.weight, decoder.bias, targets)
     """
+    if isinstance(weight, QuantizedWeight):
+        return int8.linear_cross_entropy(x, weight, bias, targets)
     if bias is None:
         bias = x.new_zeros(weight.shape[0])
     gradients = wants_gradients(x, weight.values, bias)

@@ -80,7 +80,7 @@ def structures() -> dict[str, type[ctypes.Structure]]:
 
 @functools.cache
 def cell_kind(cell: str) -> int:
-    """The number the kernels know a cell by: that of ``kRnnTanh`` for ``"rnn_tanh"``."""
+    """The number the kernels know a cell or an operation by: that of ``kRnnTanh`` for ``"rnn_tanh"``."""
     return abi.enumerators(_description(kernels()))["k" + _camel_case(cell)]
 
 
@@ -170,6 +170,7 @@ def _traced_panel_columns(columns: int) -> int:
 
 
 _scratch = threading.local()
+_MOST_WAYS_TO_CUT = 64
 
 
 def workspace(**sizes: int) -> dict[str, Tensor]:
@@ -177,9 +178,16 @@ def workspace(**sizes: int) -> dict[str, Tensor]:
 
     The same for every call of a thread: memory that is asked for anew has to be given out by the system, page by page.
     """
-    rounded = [ALIGNMENT * math.ceil(size / ALIGNMENT) for size in sizes.values()]
-    pieces = torch.split(_kept_memory("work", sum(rounded))[: sum(rounded)], rounded)
-    return {name: piece[:size] for (name, size), piece in zip(sizes.items(), pieces, strict=True)}
+    asked = tuple(sizes.items())
+    cut: dict[str, Tensor] | None = getattr(_scratch, "pieces", {}).get(asked)
+    if cut is None:  # cutting takes longer than a small product
+        rounded = [ALIGNMENT * math.ceil(size / ALIGNMENT) for size in sizes.values()]
+        pieces = torch.split(_kept_memory("work", sum(rounded))[: sum(rounded)], rounded)
+        cut = {name: piece[:size] for (name, size), piece in zip(asked, pieces, strict=True)}
+        if len(_scratch.pieces) == _MOST_WAYS_TO_CUT:
+            _scratch.pieces.clear()
+        _scratch.pieces[asked] = cut
+    return cut
 
 
 def transposed_scratch(*values: Tensor) -> Tensor:
@@ -192,4 +200,5 @@ def _kept_memory(purpose: str, floats: int) -> Tensor:
     if memory is None or len(memory) < floats:
         memory = torch.empty(floats, dtype=torch.float32, device="cpu")  # whatever torch's defaults are
         setattr(_scratch, purpose, memory)
+        _scratch.pieces = {}
     return memory

@@ -10,6 +10,10 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from selfish_rnn.engine import output_loss
+from selfish_rnn.engine.inference.next_word import NextWord
+from selfish_rnn.engine.inference.program import Place, Program
+from selfish_rnn.engine.inference.quantized_weight import quantized_weights
+from selfish_rnn.engine.packed_weight import packed_weights
 from selfish_rnn.errors import UserError
 from selfish_rnn.sparsifier.intrinsic import UnitLayer
 
@@ -67,6 +71,18 @@ class LanguageModel(nn.Module, abc.ABC):
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Mean negative log-probability of ``targets``."""
         return output_loss(self.decoder, output, targets)
+
+    @abc.abstractmethod
+    def describe(self, program: Program) -> Place:
+        """Write down what is computed for the next word, without dropout; the place of its scores."""
+
+    def next_word(self) -> NextWord | None:
+        """Scores word by word, each in one call of the kernels; only a packed or int8 model has that.
+
+        >>> step = model.next_word()
+        >>> scores = step(word)
+        """
+        return NextWord(self.describe) if packed_weights(self) or quantized_weights(self) else None
 
     def unit_layers(self) -> list[UnitLayer]:
         """The recurrent layers as units, for intrinsic sparse structures; not every model has such a description."""

@@ -9,6 +9,7 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
+from selfish_rnn.engine.inference.program import Place, Program
 from selfish_rnn.models.base import Dropouts, Encoded, LanguageModel, State, check_probabilities, check_sizes
 from selfish_rnn.models.cells.mixture import MixtureDecoder
 from selfish_rnn.models.cells.weight_drop import WeightDropLSTM
@@ -91,6 +92,15 @@ class MixtureOfSoftmaxesLSTM(LanguageModel):
             after.extend(carried)
             probability = self.dropouts.hidden
         return Encoded(locked_dropout(raw, self.dropouts.output, self.training), raw, tuple(after))
+
+    def describe(self, program: Program) -> Place:
+        x = program.row(self.embedding.weight)
+        for rnn in self.rnns:
+            x = program.recurrent(rnn, x)
+        prior = program.softmax(program.product(self.prior.weight, x))
+        latent = program.tanh(program.product(self.latent.weight, x, self.latent.bias))
+        scores = program.product(self.decoder.weight, latent, self.decoder.bias, self.experts)
+        return program.mixture(prior, program.softmax(scores, self.experts))
 
     def logits(self, output: Tensor) -> Tensor:
         """Log-probabilities of every word. In training, :meth:`loss` takes a fraction of the memory."""

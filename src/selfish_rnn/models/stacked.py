@@ -9,6 +9,7 @@ from typing import Literal, cast
 from torch import Tensor, nn
 from torch.nn import functional
 
+from selfish_rnn.engine.inference.program import Place, Program
 from selfish_rnn.errors import UserError
 from selfish_rnn.models.base import Encoded, LanguageModel, State, check_probabilities, check_sizes
 from selfish_rnn.models.initialisation import reset_uniform
@@ -105,6 +106,12 @@ class StackedRNN(LanguageModel):
                 raw, hidden = rnn(entering, state[first])
                 after.append(hidden)
         return Encoded(functional.dropout(raw, self.dropout, self.training), raw, tuple(after))
+
+    def describe(self, program: Program) -> Place:
+        x = program.row(self.embedding.weight)
+        for rnn in self._rnns():
+            x = program.recurrent(rnn, x)
+        return program.product(self.decoder.weight, x, self.decoder.bias)
 
     def unit_layers(self) -> list[UnitLayer]:
         """One for every recurrent layer; the next layer, or the decoder, reads it.

@@ -4,66 +4,166 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
+import torch
+from pydantic import ValidationError
 from torch import Tensor
 
-from selfish_rnn.corpora import Vocabulary
+from selfish_rnn.corpora import Corpus, Vocabulary, load_corpus
 from selfish_rnn.engine import available
-from selfish_rnn.errors import UserError
-from selfish_rnn.experiment.settings import MODEL_SETTINGS, ModelSettings
+from selfish_rnn.engine.inference import shipping
+from selfish_rnn.errors import UserError, shown
+from selfish_rnn.experiment.explain import explain
+from selfish_rnn.experiment.settings import MODEL_SETTINGS, ModelSettings, identity
 from selfish_rnn.files import ForeignFileError, load_tensors, save_tensors
 from selfish_rnn.models import LanguageModel
+from selfish_rnn.runs.checkpoints import WRONG_CONTENT
 from selfish_rnn.runs.run import Run
+from selfish_rnn.training.evaluation import EvaluationSettings
 from selfish_rnn.training.saved_weights import restore
 
-FORMAT = "1"
+Precision = Literal["float32", "int8"]
+
+FORMATS: dict[str, Precision] = {"1": "float32", "int8 1": "int8"}
+"""The precision of the weights in files of each format."""
+
 _REMEDY = "make one with `selfish-rnn export RUN`"
 
 
-def export(run: Run, path: str | os.PathLike[str]) -> None:
+def export(run: Run, path: str | os.PathLike[str], *, precision: Precision = "float32") -> None:
     """Write the best model of a run with its vocabulary to one safetensors file.
 
-    A sparse matrix is there as its existing weights, in the order of their positions, and its mask as bits.
+    A sparse matrix is there as its existing weights, in the order of their positions, and which exist as
+    :meth:`~selfish_rnn.topology.Topology.to_saved` says it; with ``precision="int8"`` the weights are rounded as
+    :func:`selfish_rnn.quantize` does it, the scale of every row is there, and what is computed for the next word, so
+    that a program without Python can do it.
     """
+    experiment, tensors = run.experiment, run.folder.read_model(identity(run.experiment))
     metadata = {
-        "format": FORMAT,
-        "model": json.dumps(run.experiment.model.model_dump(mode="json")),
+        "format": next(name for name, kind in FORMATS.items() if kind == precision),
+        "model": json.dumps(experiment.model.model_dump(mode="json")),
         "vocabulary": run.vocabulary.to_json(),
+        "corpus": experiment.corpus,
+        "evaluation": EvaluationSettings.of(experiment).to_json(),
     }
-    save_tensors(path, run.folder.read_model(), metadata)
+    if precision == "int8":
+        if not any(name.endswith(shipping.MASK) for name in tensors):
+            raise UserError(f"{run.folder.path} has no sparse weights: int8 is for sparse models")
+        model = _shell(experiment.model, run.vocabulary)
+        tensors = shipping.int8_tensors(tensors, _shapes(model))
+        metadata["step"] = shipping.program_text(model, model.describe)
+    save_tensors(path, tensors, metadata)
 
 
-def load_model(path: str | os.PathLike[str], *, packed: bool | None = None) -> LanguageModel:
+def load_model(
+    path: str | os.PathLike[str], *, packed: bool | None = None, arithmetic: Precision | None = None
+) -> LanguageModel:
     """The model of a file that ``selfish-rnn export`` wrote, ready to call; its words are ``model.vocabulary``.
 
     >>> model = selfish_rnn.load_model("model.safetensors")
     >>> tokens = torch.tensor(model.vocabulary.encode("the cat")).view(-1, 1)  # time x batch
     >>> scores, state = model(tokens)
+    >>> step = model.next_word()  # word by word: step(word) gives the scores of the next in one call
 
-    With ``packed`` only the weights that exist are stored and multiplied; by default wherever the kernels were built.
+    With ``packed`` only the weights that exist are stored and multiplied; by default wherever the kernels were built. A
+    file with int8 weights is computed in int8 then, or with ``arithmetic="float32"`` in single precision.
     """
-    tensors, settings, vocabulary = _read(Path(path))
-    packed = available() if packed is None else packed
-    model = restore(lambda: settings.build(len(vocabulary)), tensors, str(path), packed=packed)
-    model.vocabulary = vocabulary
-    return model.eval()
+    return ExportedModel.read(path).model(packed=packed, arithmetic=arithmetic)
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], ModelSettings, Vocabulary]:
-    if not path.is_file():
-        raise UserError(f"{path} is not a file: {_REMEDY}")
-    try:
-        tensors, metadata = load_tensors(path)
-    except ForeignFileError:
-        raise UserError(f"{path} is not an exported model: {_REMEDY}") from None
-    missing = [key for key in ("format", "model", "vocabulary") if key not in metadata]
-    if missing:
-        raise UserError(f"{path} is not an exported model, it has no {', '.join(missing)}: {_REMEDY}")
-    if metadata["format"] != FORMAT:
-        raise UserError(f"{path} is of format {metadata['format']}, this version reads format {FORMAT}: {_REMEDY}")
-    settings = json.loads(metadata["model"])
-    if settings.get("name") not in MODEL_SETTINGS:
-        raise UserError(f"{path} is of a model called {settings.get('name')!r}; known are {', '.join(MODEL_SETTINGS)}")
-    checked = MODEL_SETTINGS[settings["name"]].model_validate(settings)
-    return tensors, checked, Vocabulary.from_json(metadata["vocabulary"])
+@dataclass(frozen=True)
+class ExportedModel:
+    """What a file holds that ``selfish-rnn export`` wrote."""
+
+    path: Path
+    precision: Precision
+    tensors: dict[str, Tensor]
+    settings: ModelSettings
+    vocabulary: Vocabulary
+    corpus_name: str | None
+    evaluation: EvaluationSettings
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> ExportedModel:
+        path = Path(path)
+        if not path.is_file():
+            raise UserError(f"{path} is not a file: {_REMEDY}")
+        try:
+            tensors, metadata = load_tensors(path)
+        except ForeignFileError:
+            raise UserError(f"{path} is not an exported model: {_REMEDY}") from None
+        missing = [key for key in ("format", "model", "vocabulary") if key not in metadata]
+        if missing:
+            raise UserError(f"{path} is not an exported model, it has no {', '.join(missing)}: {_REMEDY}")
+        if metadata["format"] not in FORMATS:
+            known = ", ".join(FORMATS)
+            raise UserError(f"{path} is of format {metadata['format']}, this version reads format {known}: {_REMEDY}")
+        try:
+            settings = json.loads(metadata["model"])
+            if not isinstance(settings, dict) or settings.get("name") not in list(MODEL_SETTINGS):
+                found = settings.get("name") if isinstance(settings, dict) else settings
+                raise UserError(f"{path} is of a model called {shown(found)}; known are {', '.join(MODEL_SETTINGS)}")
+            checked = MODEL_SETTINGS[settings["name"]].model_validate(settings)
+            evaluation = EvaluationSettings.from_json(metadata.get("evaluation", "{}"))
+        except UserError:
+            raise
+        except ValidationError as error:
+            raise UserError(f"{path} is damaged: {explain(error, MODEL_SETTINGS[settings['name']])}") from None
+        except WRONG_CONTENT as error:
+            raise UserError(f"{path} is damaged: {str(error)[:200]}") from error
+        return cls(
+            path,
+            FORMATS[metadata["format"]],
+            tensors,
+            checked,
+            Vocabulary.from_json(metadata["vocabulary"]),
+            metadata.get("corpus"),
+            evaluation,
+        )
+
+    def model(self, *, packed: bool | None = None, arithmetic: Precision | None = None) -> LanguageModel:
+        """See :func:`load_model`."""
+        packed = available() if packed is None else packed
+        arithmetic = arithmetic or (self.precision if packed else "float32")
+        if arithmetic == "int8" and (self.precision != "int8" or not packed):
+            raise UserError(
+                f"{self.path} has weights in {self.precision}: int8 arithmetic takes a file made with `selfish-rnn "
+                "export RUN --precision int8`, and the kernels"
+            )
+        tensors = self.tensors
+        if self.precision == "int8":
+            shapes = _shapes(_shell(self.settings, self.vocabulary))
+            tensors = shipping.float_tensors(tensors, shapes, str(self.path))
+        for name, tensor in tensors.items():
+            wanted = torch.uint8 if name.endswith(shipping.MASK) else torch.float32
+            if tensor.dtype != wanted:
+                raise UserError(f"{self.path} is damaged: {name} is {tensor.dtype}, not {wanted}")
+        model = restore(lambda: self.settings.build(len(self.vocabulary)), tensors, str(self.path), packed=packed)
+        if arithmetic == "int8":
+            shipping.put_int8(model, self.tensors, str(self.path))
+        model.vocabulary = self.vocabulary
+        return model.eval()
+
+    def corpus(self, name: str | None = None) -> Corpus:
+        """The corpus of the run, or another; it has to have the same words."""
+        name = name or self.corpus_name
+        if name is None:
+            raise UserError(f"{self.path} does not say which corpus its run had: name one with --corpus")
+        corpus = load_corpus(name)
+        if corpus.vocabulary != self.vocabulary:
+            raise UserError(f"the corpus {name} has other words than {self.path}: name that of its run with --corpus")
+        return corpus
+
+
+def _shell(settings: ModelSettings, vocabulary: Vocabulary) -> LanguageModel:
+    """The model without its weights."""
+    with torch.device("meta"):
+        model: LanguageModel = settings.build(len(vocabulary))
+    return model
+
+
+def _shapes(model: LanguageModel) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}

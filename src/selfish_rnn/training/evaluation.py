@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
@@ -44,14 +46,40 @@ def perplexity(loss: float) -> float:
         return math.inf
 
 
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """How the texts of an experiment are cut for its evaluation."""
+
+    valid_batch_size: int = 20
+    test_batch_size: int = 20
+    window: int = 35
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> EvaluationSettings:
+        return cls(experiment.valid_batch_size, experiment.test_batch_size, experiment.window)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> EvaluationSettings:
+        """The inverse of :meth:`to_json`; what is not there is as by default."""
+        settings = json.loads(text)
+        if not isinstance(settings, dict) or not settings.keys() <= asdict(cls()).keys():
+            raise ValueError("the settings of its evaluation are none")
+        if not all(isinstance(size, int) and 0 < size < 2**31 for size in settings.values()):
+            raise ValueError("the settings of its evaluation must be positive whole numbers")
+        return cls(**settings)
+
+
 def evaluate_splits(
-    model: LanguageModel, experiment: Experiment, corpus: Corpus, ranks: Ranks = ALONE
+    model: LanguageModel, settings: Experiment | EvaluationSettings, corpus: Corpus, ranks: Ranks = ALONE
 ) -> dict[str, float]:
     """Perplexity on the validation and test text."""
-    sizes = {"valid": experiment.valid_batch_size, "test": experiment.test_batch_size}
+    sizes = {"valid": settings.valid_batch_size, "test": settings.test_batch_size}
     return {
         f"{split}_perplexity": perplexity(
-            evaluate(model, getattr(corpus, split), batch_size=size, window=experiment.window, ranks=ranks)
+            evaluate(model, getattr(corpus, split), batch_size=size, window=settings.window, ranks=ranks)
         )
         for split, size in sizes.items()
     }

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
+from torch import Tensor
 
 from selfish_rnn.corpora import Vocabulary
+from selfish_rnn.engine.inference.next_word import choose
+from selfish_rnn.errors import UserError, shown
+from selfish_rnn.experiment.settings import LARGEST_SEED
 from selfish_rnn.models import LanguageModel
 
 
@@ -17,11 +22,15 @@ def generate(
     *,
     tokens: int,
     temperature: float = 1.0,
+    top: int = 0,
     seed: int | None = None,
 ) -> str:
-    """Continue a prompt with ``tokens`` words drawn from the model; temperature 0 takes the likeliest word."""
+    """Continue a prompt with ``tokens`` words drawn from the model; temperature 0 takes the likeliest word.
+
+    With ``top`` only so many of the likeliest words are drawn from.
+    """
     words = vocabulary.encode(prompt)
-    words.extend(stream(model, vocabulary, prompt, tokens=tokens, temperature=temperature, seed=seed))
+    words.extend(stream(model, vocabulary, prompt, tokens=tokens, temperature=temperature, top=top, seed=seed))
     return vocabulary.join(vocabulary.decode(words))
 
 
@@ -32,26 +41,46 @@ def stream(
     *,
     tokens: int,
     temperature: float = 1.0,
+    top: int = 0,
     seed: int | None = None,
 ) -> Iterator[int]:
-    """The ids of the words that continue a prompt, one after the other as they are drawn."""
-    device = next(model.parameters()).device
+    """The ids of the words that continue a prompt, one after the other as they are drawn.
+
+    A packed or int8 model computes every word in one call of the kernels.
+    """
+    if not 0 <= temperature < math.inf:
+        raise UserError(f"temperature must be a number from 0 (the likeliest word) on, such as 0.8, got {temperature}")
+    if seed is not None and not 0 <= seed <= LARGEST_SEED:
+        raise UserError(f"seed must be a number from 0 to {LARGEST_SEED}, got {shown(seed)}")
     generator = torch.Generator()
     if seed is None:
         generator.seed()
     else:
         generator.manual_seed(seed)
+    scores_after = _reader(model)
     pending = [vocabulary.eos_id, *vocabulary.encode(prompt)]
-    state = model.initial_state(1)
     for _ in range(tokens):
-        with torch.no_grad():  # around each word: what the caller does in between is its own
-            scores, state = model(torch.tensor(pending, device=device).view(-1, 1), state)
-        last = scores[-1, 0].float().cpu()
-        if vocabulary.unknown_id is not None:
-            last[vocabulary.unknown_id] = -torch.inf
-        if temperature > 0:
-            chosen = int(torch.multinomial(torch.softmax(last / temperature, 0), 1, generator=generator))
-        else:
-            chosen = int(last.argmax())
+        number = float(torch.rand((), dtype=torch.float64, generator=generator))
+        scores = scores_after(pending)
+        if scores.isnan().any():
+            raise UserError("the scores of the model are no numbers: its weights are those of a run that diverged")
+        chosen = choose(scores, temperature=temperature, top=top, forbidden=vocabulary.unknown_id, number=number)
         yield chosen
         pending = [chosen]
+
+
+def _reader(model: LanguageModel) -> Callable[[Sequence[int]], Tensor]:
+    """A function that reads words and gives the scores of what follows; it remembers what it has read."""
+    step = model.next_word()
+    if step is not None:
+        return lambda words: [step(word) for word in words][-1]
+    device, state = next(model.parameters()).device, model.initial_state(1)
+
+    @torch.no_grad()
+    def read(words: Sequence[int]) -> Tensor:
+        nonlocal state
+        scores, state = model(torch.tensor(words, device=device).view(-1, 1), state)
+        last: Tensor = scores[-1, 0]
+        return last
+
+    return read

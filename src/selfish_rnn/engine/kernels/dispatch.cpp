@@ -1,4 +1,7 @@
 // Chooses the kernels for the processor at hand, and offers them to the outside.
+#include <string>
+
+#include "inference/abi.hpp"
 #include "kernels.hpp"
 
 namespace selfish {
@@ -44,13 +47,18 @@ const Kernels& chosen() {
 
 extern "C" {
 
-const char* selfish_description() { return kDescription; }
+const char* selfish_description() {
+  static const std::string both = std::string(kDescription) + " " + kInferenceDescription;
+  return both.c_str();
+}
 
 const int64_t* selfish_structure_sizes() {
   static const int64_t sizes[] = {sizeof(IndexHeader),    sizeof(LayerShape),      sizeof(LayerWeights),
                                   sizeof(LayerGradients), sizeof(LayerForward),    sizeof(LayerBackward),
                                   sizeof(HighwayForward), sizeof(HighwayBackward), sizeof(OrderedForward),
-                                  sizeof(OrderedBackward), 0};
+                                  sizeof(OrderedBackward), sizeof(WindowsHeader),  sizeof(Int8Weights),
+                                  sizeof(Int8Layer),      sizeof(Operation),       sizeof(Program),
+                                  0};
   return sizes;
 }
 
@@ -99,6 +107,7 @@ void selfish_highway_forward(const HighwayForward* layer) { chosen().highway_for
 void selfish_highway_backward(const HighwayBackward* layer) { chosen().highway_backward(layer); }
 void selfish_ordered_forward(const OrderedForward* layer) { chosen().ordered_forward(layer); }
 void selfish_ordered_backward(const OrderedBackward* layer) { chosen().ordered_backward(layer); }
+void selfish_float_step(const Program* program) { chosen().float_step(program); }
 
 }  // extern "C"
 }  // namespace selfish

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "abi.hpp"
+#include "inference/abi.hpp"
 
 namespace selfish {
 
@@ -21,12 +22,14 @@ struct Kernels {
   decltype(&selfish_highway_backward) highway_backward;
   decltype(&selfish_ordered_forward) ordered_forward;
   decltype(&selfish_ordered_backward) ordered_backward;
+  decltype(&selfish_float_step) float_step;
 };
 
 }  // namespace selfish
 
 #ifdef SELFISH_TARGET
 #include "highway.hpp"
+#include "inference/float_step.hpp"
 #include "lookup.hpp"
 #include "loss.hpp"
 #include "ordered_neurons.hpp"
@@ -82,6 +85,7 @@ const Kernels kernels = {
     [](const HighwayBackward* layer) { highway_backward(*layer); },
     [](const OrderedForward* layer) { ordered_forward(*layer); },
     [](const OrderedBackward* layer) { ordered_backward(*layer); },
+    [](const Program* program) { run_program<PackedMatrices>(*program); },
 };
 
 }  // namespace SELFISH_TARGET

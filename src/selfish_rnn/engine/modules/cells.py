@@ -94,7 +94,7 @@ class PackedRecurrentCell(nn.Module):
             self.cell,
             self.weight_ih,
             self.weight_hh,
-            self.weight_hh.values,
+            None,
             biases,
             rows[0].unsqueeze(0),
             rows[1],

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from selfish_rnn.engine.functional import linear
-from selfish_rnn.engine.operators.common import wants_gradients
+from selfish_rnn.engine.functional import Weight, linear
+from selfish_rnn.engine.inference import operators as int8
+from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight
+from selfish_rnn.engine.operators.common import call, wants_gradients
 from selfish_rnn.engine.operators.recurrent import recurrent_layer
-from selfish_rnn.engine.packed_weight import PackedWeight
 
 Layer = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 """Takes a window (steps x batch x features), h and c to the output at every step and the last h and c."""
@@ -19,26 +20,31 @@ Layer = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 def run_window(
     cell: str,
-    inputs: PackedWeight,
-    recurrence: PackedWeight,
-    recurrent_values: Tensor,
+    inputs: Weight,
+    recurrence: Weight,
+    recurrent_values: Tensor | None,
     biases: Sequence[Tensor | None],
     x: Tensor,
     h: Tensor,
     c: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer over steps x batch x inputs: the output at every step and the last h and c."""
+    """One layer over steps x batch x inputs: the output at every step and the last h and c.
+
+    ``recurrent_values`` are others than those of the recurrent weight, for instance some of them dropped.
+    """
+    if isinstance(inputs, QuantizedWeight) and isinstance(recurrence, QuantizedWeight):
+        return int8.window(cell, inputs, recurrence, biases, x, h, c)
+    recurrent_values = recurrence.values if recurrent_values is None else recurrent_values
     keep = wants_gradients(x, h, c, inputs.values, recurrent_values, *biases)
-    y, h_last, c_last, *_ = recurrent_layer(
-        x, h, c, inputs.values, inputs.index, recurrent_values, recurrence.index, *biases, cell, keep
-    )
+    matrices = inputs.values, inputs.index, recurrent_values, recurrence.index
+    y, h_last, c_last, *_ = call(recurrent_layer, x, h, c, *matrices, *biases, cell, keep)
     return y, h_last, c_last
 
 
 def projected_lstm(
-    inputs: PackedWeight,
-    recurrence: PackedWeight,
-    projection: PackedWeight,
+    inputs: Weight,
+    recurrence: Weight,
+    projection: Weight,
     biases: Sequence[Tensor | None],
     x: Tensor,
     h: Tensor,

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.topology.sampling import sample
 
@@ -42,4 +43,4 @@ def give_parameters(packed: nn.Module, dense: nn.Module) -> None:
     """Give a dense module the parameters of a packed one, with zeros where no weight exists."""
     for name, parameter in dense.named_parameters():
         own = getattr(packed, name)
-        parameter.copy_(own.to_dense() if isinstance(own, PackedWeight) else own)
+        parameter.copy_(own.to_dense() if isinstance(own, PackedWeight | QuantizedWeight) else own)

@@ -206,7 +206,7 @@ class PackedRecurrent(nn.Module):
         drops = self.training and self.weight_drop > 0
         if drops and batch_sizes is not None and is_collecting(recurrence.index):
             raise RuntimeError("dense gradients with weight_drop are not collected over sequences of different lengths")
-        values = drop_weights(recurrence, self.weight_drop) if drops else recurrence.values
+        values = drop_weights(recurrence, self.weight_drop) if drops else None
         return partial(run_window, self.cell, inputs, recurrence, values, biases)
 
     def extra_repr(self) -> str:

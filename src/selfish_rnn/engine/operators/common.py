@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from selfish_rnn.engine import library
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
@@ -27,9 +27,34 @@ def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
         registered: Any = torch.library.custom_op(f"selfish_rnn::{name}", function, mutates_args=(), device_types="cpu")
         if hasattr(registered, "register_autocast"):  # since torch 2.7
             registered.register_autocast("cpu", torch.float32)
+        registered.direct = function
         return registered
 
     return register
+
+
+def call(registered: Any, *arguments: Any) -> Any:
+    """Call an operator; without torch in between, which takes longer than a small product, where nothing needs it.
+
+    What needs it: gradients, autocast, tracing, and tensors that are not plain ones.
+    """
+    for argument in arguments:
+        if isinstance(argument, Tensor) and (
+            type(argument) not in _PLAIN or (argument.requires_grad and torch.is_grad_enabled())
+        ):
+            return registered(*arguments)
+    if (
+        torch.compiler.is_compiling()
+        or torch.is_autocast_enabled("cpu")
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._functorch.peek_interpreter_stack() is not None
+    ):
+        return registered(*arguments)
+    return registered.direct(*arguments)
+
+
+_PLAIN = (Tensor, nn.Parameter)
 
 
 class LayerWeights(NamedTuple):

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from selfish_rnn.engine import PackedWeight, register_packed
+from selfish_rnn.engine import PackedWeight, QuantizedWeight, register_packed
+from selfish_rnn.engine.functional import linear
 from selfish_rnn.engine.operators.highway import highway_window
 from selfish_rnn.models.initialisation import reset_uniform
 from selfish_rnn.sparsifier.registry import register_cell
@@ -73,9 +74,22 @@ class PackedHighwayCell(HighwayCell):
     """:class:`HighwayCell` with :class:`~selfish_rnn.engine.PackedWeight` in place of W and every R."""
 
     def forward(self, inputs: Tensor, state: Tensor, mask: Tensor | None = None) -> Tensor:
+        if isinstance(self.weight_input, QuantizedWeight):
+            return self._forward_int8(inputs, state, mask)
         first, *rest = self.recurrent_biases()
         weight, *recurrent = cast(list[PackedWeight], [self.weight_input, *self.recurrent_weights()])
         return highway_window(inputs, state, mask, weight, recurrent, [self.bias_input + first, *rest])
+
+    def _forward_int8(self, inputs: Tensor, state: Tensor, mask: Tensor | None) -> Tensor:
+        weight, *recurrent = cast(list[QuantizedWeight], [self.weight_input, *self.recurrent_weights()])
+        entering, biases, states = linear(inputs, weight, self.bias_input), self.recurrent_biases(), list[Tensor]()
+        for projected in entering.unbind():
+            for level, matrix in enumerate(recurrent):
+                sums = linear(state if mask is None else state * mask, matrix, biases[level])
+                nonlinear, transform = (sums if level else sums + projected).chunk(2, dim=-1)
+                state = torch.lerp(state, nonlinear.tanh(), transform.sigmoid())
+            states.append(state)
+        return torch.stack(states)
 
 
 class _HighwayRecurrence(torch.autograd.Function):

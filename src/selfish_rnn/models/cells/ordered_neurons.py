@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from selfish_rnn.engine import PackedWeight, register_packed
-from selfish_rnn.engine.functional import drop_weights
+from selfish_rnn.engine import PackedWeight, QuantizedWeight, register_packed
+from selfish_rnn.engine.functional import drop_weights, linear
 from selfish_rnn.engine.operators.ordered_neurons import ordered_window
 from selfish_rnn.errors import UserError
 from selfish_rnn.models.initialisation import reset_uniform
@@ -81,10 +81,29 @@ class PackedOrderedNeuronsCell(OrderedNeuronsCell):
     """:class:`OrderedNeuronsCell` with :class:`~selfish_rnn.engine.PackedWeight` in place of W and R."""
 
     def forward(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> CellOutput:
+        if isinstance(self.weight_input, QuantizedWeight):
+            return self._forward_int8(inputs, hidden, cell)
         weight, recurrent = cast(tuple[PackedWeight, PackedWeight], (self.weight_input, self.weight_recurrent))
         bias = self.bias_input + self.bias_recurrent
         values = self._dropped(recurrent)
         return CellOutput(*ordered_window(inputs, hidden, cell, weight, recurrent, values, bias, self.chunk))
+
+    def _forward_int8(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> CellOutput:
+        weight, recurrent = cast(tuple[QuantizedWeight, QuantizedWeight], (self.weight_input, self.weight_recurrent))
+        outputs, distances, kept = list[Tensor](), list[Tensor](), 1 - self.weight_drop
+        for projected in linear(inputs, weight, self.bias_input).unbind():
+            logits, rest = _blocks(projected + (kept * linear(hidden, recurrent) + self.bias_recurrent), self.chunk)
+            output, candidate, write, keep = rest.unbind(-2)
+            summed = logits.softmax(-1).cumsum(-1)
+            master = torch.stack([1 - summed[:, 0], summed[:, 1]])
+            distances.append(torch.stack([master[0].mean(-1), 1 - master[1].mean(-1)]))
+            master_input, master_forget = master.repeat_interleave(self.chunk, dim=-1)
+            overlap = master_input * master_forget
+            written = (write.sigmoid() * overlap + (master_input - overlap)) * candidate.tanh()
+            cell = (keep.sigmoid() * overlap + (master_forget - overlap)) * cell + written
+            hidden = output.sigmoid() * cell.tanh()
+            outputs.append(hidden)
+        return CellOutput(torch.stack(outputs), cell, *torch.stack(distances, 1))
 
     def _dropped(self, weight: PackedWeight) -> Tensor:
         """:func:`~selfish_rnn.models.regularisers.weight_drop` of the values that exist, with the same draw."""

@@ -1,0 +1,1 @@
+"""Inference: int8 weights, and one call for the next word."""

@@ -1,0 +1,139 @@
+"""Products with int8 weights, as operators of torch. They have no gradients: torch says so if any is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from selfish_rnn.engine import library
+from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight
+from selfish_rnn.engine.library import address
+from selfish_rnn.engine.operators import common
+
+
+def linear(x: Tensor, weight: QuantizedWeight, bias: Tensor | None) -> Tensor:
+    """``x W^T + bias``; every vector of x is rounded to ``scale * q`` with whole numbers q from -127 to 127."""
+    y: Tensor = common.call(int8_linear, x, weight.windows, bias, weight.shape[0])
+    return y
+
+
+def embedding(tokens: Tensor, weight: QuantizedWeight) -> Tensor:
+    """The rows of W that ``tokens`` name, in single precision."""
+    rows: Tensor = common.call(int8_lookup, tokens.to(torch.int64), weight.windows, weight.shape[1])
+    return rows
+
+
+def linear_cross_entropy(x: Tensor, weight: QuantizedWeight, bias: Tensor | None, targets: Tensor) -> Tensor:
+    """``cross_entropy(linear(x, weight, bias), targets)``, the mean over all targets, some vectors at a time."""
+    vectors, wanted = x.reshape(-1, x.shape[-1]), targets.flatten()
+    pieces = zip(torch.split(vectors, 512), torch.split(wanted, 512), strict=True)
+    losses = [functional.cross_entropy(linear(some, weight, bias), their, reduction="sum") for some, their in pieces]
+    return torch.stack(losses).sum() / len(wanted)
+
+
+def window(
+    cell: str,
+    inputs: QuantizedWeight,
+    recurrence: QuantizedWeight,
+    biases: Sequence[Tensor | None],
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One layer over steps x batch x inputs: the output at every step and the last h and c."""
+    y, c = common.call(int8_layer, x, h, c, inputs.windows, recurrence.windows, *biases, cell)
+    return y, y[-1], c
+
+
+@common.operator("int8_linear")
+def int8_linear(x: Tensor, windows: Tensor, bias: Tensor | None, rows: int) -> Tensor:
+    (x,), bias = common.contiguous(x), common.contiguous_if(bias)
+    columns = _shape(windows, rows=rows)[1]
+    common.check_shape("input", x, *x.shape[:-1], columns)
+    common.check_shape("bias", bias, rows)
+    y = x.new_empty(*x.shape[:-1], rows)
+    library.kernels().selfish_int8_linear(*map(address, (windows, bias, x)), x.numel() // columns, address(y))
+    return y
+
+
+@int8_linear.register_fake
+def _(x: Tensor, windows: Tensor, bias: Tensor | None, rows: int) -> Tensor:
+    return x.new_empty(*x.shape[:-1], rows)
+
+
+@common.operator("int8_lookup")
+def int8_lookup(tokens: Tensor, windows: Tensor, columns: int) -> Tensor:
+    rows, _ = _shape(windows, columns=columns)
+    tokens = tokens.contiguous()
+    if tokens.numel():
+        lowest, highest = (int(bound) for bound in torch.aminmax(tokens))
+        if lowest < 0 or highest >= rows:
+            raise IndexError(f"token {lowest if lowest < 0 else highest} is out of range: the matrix has {rows} rows")
+    y = torch.empty(*tokens.shape, columns)
+    library.kernels().selfish_int8_lookup(address(windows), address(tokens), tokens.numel(), address(y))
+    return y
+
+
+@int8_lookup.register_fake
+def _(tokens: Tensor, windows: Tensor, columns: int) -> Tensor:
+    return torch.empty(*tokens.shape, columns, device=tokens.device)
+
+
+@common.operator("int8_layer")
+def int8_layer(
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+    inputs: Tensor,
+    recurrence: Tensor,
+    bias: Tensor | None,
+    recurrent_bias: Tensor | None,
+    cell: str,
+) -> tuple[Tensor, Tensor]:
+    """A layer over a window: the output at every step and the last c; c is empty but for an LSTM."""
+    x, h, c = common.contiguous(x, h, c)
+    bias, recurrent_bias = common.contiguous_if(bias), common.contiguous_if(recurrent_bias)
+    (rows, columns), (recurrent_rows, hidden) = _shape(inputs), _shape(recurrence)
+    lstm = cell == "lstm"
+    shape = common.window_shape(x, hidden, h, c if lstm else None)
+    common.check_shape("input", x, *x.shape[:2], columns)
+    if rows != recurrent_rows or rows % hidden:
+        raise ValueError(f"matrices of {rows} and {recurrent_rows} rows do not fit a state of {hidden}")
+    common.check_shape("bias", bias, rows)
+    common.check_shape("bias", recurrent_bias, rows)
+    y, c_last = x.new_empty(*x.shape[:2], hidden), torch.empty_like(c)
+    if x.shape[1] == 0:
+        return y, c_last
+    tokens = x.shape[0] * x.shape[1]
+    library.run(
+        "int8_layer",
+        shape,
+        library.workspace(input_sums=tokens * rows, recurrent_sums=x.shape[1] * rows),
+        kind=library.cell_kind(cell),
+        input=inputs,
+        recurrent=recurrence,
+        bias=bias,
+        recurrent_bias=recurrent_bias,
+        x=x,
+        h_first=h,
+        c_first=c if lstm else None,
+        y=y,
+        c_last=c_last if lstm else None,
+    )
+    return y, c_last
+
+
+@int8_layer.register_fake
+def _(x: Tensor, h: Tensor, c: Tensor, *rest: object) -> tuple[Tensor, Tensor]:
+    return x.new_empty(*x.shape[:2], h.shape[-1]), torch.empty_like(c)
+
+
+def _shape(windows: Tensor, *, rows: int | None = None, columns: int | None = None) -> tuple[int, int]:
+    """Rows and columns of a matrix; the kernels follow what its memory says, so it has to be all there."""
+    header = library.structures()["WindowsHeader"].from_address(windows.data_ptr())
+    if header.bytes != len(windows) or rows not in (None, header.rows) or columns not in (None, header.columns):
+        raise ValueError("these bytes are no int8 matrix of that shape")
+    return header.rows, header.columns

@@ -1,0 +1,199 @@
+"""A sparse weight matrix in int8: one byte for each existing weight, one scale for each row."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from selfish_rnn.engine import library
+from selfish_rnn.engine.inference import targets
+from selfish_rnn.engine.library import address
+from selfish_rnn.topology import GateLayout, Topology
+
+MOST_COLUMNS = 65535
+"""Of an int8 matrix: where a window begins takes 16 bits, and no sum overflows 31."""
+
+_SMALLEST = 1e-30
+"""A row whose weights are all smaller has none."""
+
+
+def quantized_weights(model: nn.Module) -> dict[str, QuantizedWeight]:
+    """The int8 weights of a model, each under its first name, which is that of the dense weight it stands for."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, QuantizedWeight)}
+
+
+class QuantizedWeight(nn.Module):
+    """The existing weights of a matrix as whole numbers from -127 to 127: ``W[r, k] ~ scale[r] * value``.
+
+    ::
+
+        weight = QuantizedWeight.from_dense(matrix)     # scale[r] = max |W[r]| / 127
+        (weight.to_dense() - matrix).abs().amax(1)      # at most half of scale
+
+    A weight that rounds to zero is dropped. The matrix is laid out for the processor at hand; its ``state_dict`` is the
+    same on all: ``values`` in the order of their positions, ``mask`` as bits, ``scale``. It is for inference only.
+
+    Args:
+        shape: rows and columns.
+        positions: sorted row-major positions of the weights that exist.
+        values: int8, of these weights in that order, none zero.
+        scale: float32, of each row.
+    """
+
+    def __init__(self, shape: Sequence[int], positions: Tensor, values: Tensor, scale: Tensor) -> None:
+        super().__init__()
+        rows, columns = shape
+        self.shape = (int(rows), int(columns))
+        check_weights(self.shape, positions, values, scale)
+        self.training = False
+        self._lay_out(positions, values, scale)
+
+    @classmethod
+    def from_dense(cls, matrix: Tensor) -> QuantizedWeight:
+        """The weights of a matrix that are not zero."""
+        positions = matrix.detach().flatten().nonzero().flatten()
+        return cls.rounded(matrix.shape, positions, matrix.detach().flatten()[positions])
+
+    @classmethod
+    def rounded(cls, shape: Sequence[int], positions: Tensor, values: Tensor) -> QuantizedWeight:
+        """The nearest int8 weights to these in single precision, at sorted row-major positions."""
+        kept, numbers, scale = rounded(shape, positions, values)
+        return cls(shape, kept, numbers, scale)
+
+    def _lay_out(self, positions: Tensor, values: Tensor, scale: Tensor) -> None:
+        kernels = library.kernels()
+        rows, columns = self.shape
+        parts = {
+            "first": torch.searchsorted(positions, torch.arange(rows + 1) * columns),
+            "column": (positions % columns).to(torch.uint16),
+            "value": values.contiguous(),
+            "scale": scale.contiguous(),
+        }
+        pointers = {name: address(tensor) for name, tensor in parts.items()}
+        weights = library.structures()["Int8Weights"](rows=rows, columns=columns, count=len(values), **pointers)
+        windows = torch.empty(kernels.selfish_windows_bytes(ctypes.addressof(weights)), dtype=torch.uint8)
+        kernels.selfish_windows_build(ctypes.addressof(weights), address(windows))
+        self._windows, self._laid_out = windows, targets.changes()
+        self.count = len(values)
+
+    @property
+    def windows(self) -> Tensor:
+        """The matrix as the kernels in use take it: bytes."""
+        if self._laid_out != targets.changes():
+            self._lay_out(*self.weights())
+        return self._windows
+
+    def weights(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The positions of the weights, sorted; their int8 values; the scale of each row."""
+        rows, columns = self.shape
+        first = torch.empty(rows + 1, dtype=torch.int64)
+        column, values = torch.empty(self.count, dtype=torch.uint16), torch.empty(self.count, dtype=torch.int8)
+        scale = torch.empty(rows)
+        found = (first, column, values, scale)
+        library.kernels().selfish_windows_weights(address(self._windows), *map(address, found))
+        row = torch.repeat_interleave(torch.arange(rows), first.diff())
+        return row * columns + column.to(torch.int64), values, scale
+
+    def to_dense(self) -> Tensor:
+        """The whole matrix in single precision, zeros included."""
+        positions, values, scale = self.weights()
+        flat = torch.zeros(self.shape).flatten()
+        flat[positions] = values.to(torch.float32) * scale[positions // self.shape[1]]
+        return flat.view(self.shape)
+
+    @property
+    def density(self) -> float:
+        return self.count / (self.shape[0] * self.shape[1])
+
+    @property
+    def bytes(self) -> int:
+        """What it takes in memory, everything included."""
+        return len(self.windows)
+
+    @property
+    def values(self) -> Tensor:
+        raise RuntimeError("an int8 weight has no values in single precision: to_dense() makes the whole matrix")
+
+    def extra_repr(self) -> str:
+        rows, columns = self.shape
+        return f"{rows} x {columns}, {self.count} int8 weights, density {self.density:.3f}"
+
+    def train(self, mode: bool = True) -> QuantizedWeight:
+        if mode:
+            raise RuntimeError(
+                "int8 weights are for inference and cannot be trained: train the packed model and quantize a copy of it"
+            )
+        return super().train(mode)
+
+    # State
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        positions, values, scale = self.weights()
+        destination[prefix + "values"], destination[prefix + "scale"] = values, scale
+        destination[prefix + "mask"] = Topology(self.shape, GateLayout.single(self.shape[0]), positions).to_bits()
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """The saved weights may be of another topology."""
+        keys = [prefix + name for name in ("mask", "values", "scale")]
+        missing = [key for key in keys if key not in state_dict]
+        if missing:
+            missing_keys.extend(missing)
+            return
+        mask, values, scale = (state_dict[key] for key in keys)
+        try:
+            positions = Topology.from_bits(mask, self.shape).positions
+            check_weights(self.shape, positions, values, scale)
+        except ValueError as error:
+            error_msgs.append(f"{prefix.removesuffix('.')}: {error}")
+            return
+        self._lay_out(positions, values, scale)
+
+
+def rounded(shape: Sequence[int], positions: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Int8 weights: the positions of those that do not round to zero, their values, and the scale of each row."""
+    rows, columns = shape
+    values = values.detach().to(torch.float32)
+    if not bool(torch.isfinite(values).all()):
+        raise ValueError("weights that are not finite cannot be rounded to int8")
+    row = positions // columns
+    largest = torch.zeros(rows).scatter_reduce_(0, row, values.abs(), "amax")
+    scale = torch.where(largest < _SMALLEST, 0.0, largest / 127)
+    numbers = torch.where(scale[row] > 0, values / scale[row], 0.0).round().clamp(-127, 127).to(torch.int8)
+    kept = numbers != 0
+    return positions[kept], numbers[kept], scale
+
+
+def check_weights(shape: tuple[int, int], positions: Tensor, values: Tensor, scale: Tensor) -> None:
+    """Refuse what no kernel may follow."""
+    rows, columns = shape
+    if min(shape) < 1 or columns > MOST_COLUMNS:
+        raise ValueError(f"an int8 matrix has at least one row and from 1 to {MOST_COLUMNS} columns, not {shape}")
+    if values.dtype != torch.int8 or scale.dtype != torch.float32:
+        raise ValueError(f"int8 weights are int8 with a float32 scale, not {values.dtype} with {scale.dtype}")
+    if values.shape != positions.shape or values.ndim != 1 or scale.shape != (rows,):
+        raise ValueError(
+            f"an int8 matrix of {shape} with {len(positions)} weights cannot have values of shape "
+            f"{tuple(values.shape)} and a scale of shape {tuple(scale.shape)}"
+        )
+    if bool((values == 0).any()) or bool((values == -128).any()):
+        raise ValueError("int8 weights are from -127 to 127 and never zero")
+    if not bool((torch.isfinite(scale) & (scale >= 0)).all()):
+        raise ValueError("the scales of an int8 matrix are finite and not negative")
+    ordered = len(positions) == 0 or (
+        int(positions[0]) >= 0 and int(positions[-1]) < rows * columns and bool((positions.diff() > 0).all())
+    )
+    if not ordered:
+        raise ValueError(f"positions must be sorted, different and from 0 to {rows * columns - 1}")

@@ -1,0 +1,103 @@
+"""Int8 weights as they are shipped: the same on every processor, and checked before a kernel follows them.
+
+A sparse matrix ``rnn.weight_ih_l0`` is there as its int8 weights in the order of their positions, under its name, its
+mask as bits under ``rnn.weight_ih_l0.mask`` and the scale of every row under ``rnn.weight_ih_l0.scale``. Everything
+else is in single precision, as it was.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from torch import Tensor, nn
+
+from selfish_rnn.engine.inference.program import Operation, Place, Program
+from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight, check_weights, rounded
+from selfish_rnn.engine.library import cell_kind
+from selfish_rnn.engine.packed_weight import PackedWeight
+from selfish_rnn.errors import UserError
+from selfish_rnn.topology import GateLayout, Topology
+
+MASK, SCALE = ".mask", ".scale"
+
+Shapes = Mapping[str, tuple[int, ...]]
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def int8_tensors(saved: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Tensor]:
+    """Sparse matrices in single precision (values and mask) to int8 (values, mask and scale)."""
+    made = dict(saved)
+    for name in _sparse(saved):
+        positions = Topology.from_saved(saved[name + MASK], shapes[name]).positions
+        kept, made[name], made[name + SCALE] = rounded(shapes[name], positions, saved[name].flatten())
+        made[name + MASK] = Topology(shapes[name], GateLayout.single(shapes[name][0]), kept).to_bits()
+    return made
+
+
+def float_tensors(saved: Mapping[str, Tensor], shapes: Shapes, source: str) -> dict[str, Tensor]:
+    """The inverse, but for the rounding; ``source`` is named where something is wrong."""
+    made = {name: tensor for name, tensor in saved.items() if not name.endswith(SCALE)}
+    for name in _sparse(saved):
+        positions, values, scale = _checked(saved, name, shapes.get(name, ()), source)
+        made[name] = values * scale[positions // shapes[name][1]]
+    return made
+
+
+def put_int8(model: Model, saved: Mapping[str, Tensor], source: str) -> Model:
+    """Put int8 weights in the place of the packed weights of their names; the model is then for inference."""
+    made: dict[int, QuantizedWeight] = {}
+    for prefix, module in list(model.named_modules()):
+        for local, child in list(module._modules.items()):
+            if isinstance(child, PackedWeight):
+                if id(child) not in made:
+                    name = f"{prefix}.{local}" if prefix else local
+                    made[id(child)] = QuantizedWeight(child.shape, *_checked(saved, name, child.shape, source))
+                module._modules[local] = made[id(child)]
+    return model.eval().requires_grad_(False)
+
+
+def _sparse(saved: Mapping[str, Tensor]) -> list[str]:
+    return [name.removesuffix(MASK) for name in saved if name.endswith(MASK)]
+
+
+def _checked(
+    saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...], source: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Positions, values and scale of an int8 matrix."""
+    missing = [part for part in (name, name + MASK, name + SCALE) if part not in saved]
+    if missing or len(shape) != 2:
+        raise UserError(f"{source} does not fit its model: {', '.join(missing) or name} is missing there")
+    values, scale = saved[name], saved[name + SCALE]
+    try:
+        positions = Topology.from_bits(saved[name + MASK], shape).positions
+        check_weights((shape[0], shape[1]), positions, values, scale)
+    except ValueError as error:
+        raise UserError(f"{source} is damaged: {name}: {error}") from error
+    return positions, values, scale
+
+
+def program_text(model: nn.Module, describe: Callable[[Program], Place]) -> str:
+    """What is computed for the next word, as JSON for programs without Python; the model may be on the meta device.
+
+    ``operations`` have the fields of the kernels' structure in their order, with the names of tensors for pointers.
+    """
+    program = Program()
+    scores = describe(program)
+    names = {id(parameter): name for name, parameter in reversed(list(model.named_parameters(remove_duplicate=False)))}
+
+    def fields(operation: Operation) -> list[int | float | str | None]:
+        numbers = [getattr(operation, name) for name in (*Operation.NUMBERS, "factor")]
+        places = [getattr(operation, name).at for name in Operation.PLACES]
+        tensors = [None if each is None else names[id(each)] for each in (operation.matrix, operation.bias)]
+        return [cell_kind(operation.kind), *numbers, *places, *tensors]
+
+    return json.dumps(
+        {
+            "memory": program.size,
+            "states": program.states,
+            "scores": scores,
+            "operations": [fields(operation) for operation in program.in_order()],
+        }
+    )

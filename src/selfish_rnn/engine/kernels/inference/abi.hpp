@@ -1,0 +1,104 @@
+// The boundary between Python and the kernels for inference, in the form that ../abi.hpp describes.
+#pragma once
+
+#include <cstdint>
+
+#define SELFISH_INFERENCE_ABI(...) \
+  __VA_ARGS__                      \
+  constexpr char kInferenceDescription[] = #__VA_ARGS__;
+
+namespace selfish {
+
+// clang-format off
+SELFISH_INFERENCE_ABI(
+
+// What an int8 matrix in windows begins with; see windows.hpp.
+struct WindowsHeader {
+  int64_t bytes;
+  int64_t rows, columns, count;
+  int64_t height, planes;  // rows of a group; the window has 16 << planes columns
+  int64_t groups, pairs;
+  int64_t offset[6];  // of every section
+};
+
+// The weights of a matrix, none of them zero, sorted by position.
+struct Int8Weights {
+  int64_t rows, columns, count;
+  const int64_t* first;     // rows + 1: the first weight of each row
+  const uint16_t* column;   // of each weight
+  const int8_t* value;      // of each weight
+  const float* scale;       // of each row
+};
+
+// A layer over a window: x is steps x batch x columns of the input matrix, h and c batch x hidden.
+struct Int8Layer {
+  int64_t kind, steps, batch, hidden;  // kind: a CellKind
+  const void* input;
+  const void* recurrent;
+  const float* bias;
+  const float* recurrent_bias;
+  const float* x;
+  const float* h_first;
+  const float* c_first;
+  float* y;
+  float* c_last;
+  float* input_sums;      // work: steps x batch x rows
+  float* recurrent_sums;  // work: batch x rows
+};
+
+// What a program for the next word is made of; see step.hpp.
+enum OperationKind : int64_t {
+  kMatrixRow, kProduct, kLstmCell, kGruCell, kRnnTanhCell, kRnnReluCell, kHighwayCell, kOrderedCell, kTanhOf, kSoftmaxOf, kMixtureOf
+};
+
+// Places are floats from the beginning of the program's memory; -1 is nowhere.
+struct Operation {
+  int64_t kind;
+  int64_t phase;        // what has the same one is independent of each other
+  int64_t count, size;  // vectors, and numbers of each: of a product those that come out
+  int64_t columns;      // of a product: numbers of each vector that goes in
+  int64_t extra;        // of an ordered cell: units of a chunk
+  double factor;        // of a product
+  int64_t input, second, state, output;
+  const void* matrix;   // int8 in windows, or the index of a packed matrix; null for a dense one
+  const float* values;  // of a packed matrix or of a dense one, row after row
+  const float* bias;
+};
+
+struct Program {
+  int64_t count;
+  const Operation* operations;
+  float* memory;
+  int64_t token;
+};
+
+extern "C" {
+
+// How many bytes a matrix takes in windows, and the same written to memory that is aligned to 64 bytes.
+int64_t selfish_windows_bytes(const Int8Weights* weights);
+void selfish_windows_build(const Int8Weights* weights, char* memory);
+// The inverse: first has rows + 1 places, the others as many as there are weights, scale one for each row.
+void selfish_windows_weights(const void* windows, int64_t* first, uint16_t* column, int8_t* value, float* scale);
+
+void selfish_int8_linear(const void* windows, const float* bias, const float* x, int64_t n, float* y);
+void selfish_int8_lookup(const void* windows, const int64_t* tokens, int64_t n, float* y);
+void selfish_int8_layer(const Int8Layer* layer);
+
+// Everything for the next word in one call, with int8 or with packed matrices.
+void selfish_int8_step(const Program* program);
+void selfish_float_step(const Program* program);
+// A word drawn from scores: number is drawn uniformly from [0, 1); temperature 0 takes the likeliest; top 0 takes all.
+int64_t selfish_choose(const float* scores, int64_t words, double temperature, int64_t top, int64_t forbidden,
+                       double number);
+
+// Which int8 kernels are in use, and whether this processor runs those of a number; see library.py.
+int64_t selfish_int8_target();
+int64_t selfish_int8_target_runs(int64_t wanted);
+void selfish_int8_use_target(int64_t wanted);
+
+}
+
+)  // SELFISH_INFERENCE_ABI
+// clang-format on
+
+}  // namespace selfish

@@ -1,0 +1,95 @@
+// Chooses the int8 kernels for the processor at hand, and offers them to the outside.
+#include "int8_kernels.hpp"
+#include "windows_packing.hpp"
+
+namespace selfish {
+
+#define SELFISH_DECLARE(name)            \
+  namespace name {                       \
+  extern const Int8Kernels kernels;      \
+  }
+SELFISH_DECLARE(int8_portable)
+#ifdef SELFISH_X86
+SELFISH_DECLARE(int8_avx2)
+SELFISH_DECLARE(int8_avx_vnni)
+SELFISH_DECLARE(int8_avx512_vnni)
+SELFISH_DECLARE(int8_avx512_vbmi)
+#endif
+
+namespace {
+
+enum Int8Target : int { kInt8Portable, kInt8AVX2, kInt8AVXVNNI, kInt8AVX512VNNI, kInt8AVX512VBMI, kInt8Targets };
+
+bool runs(int64_t wanted) {
+#ifdef SELFISH_X86
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  const bool vnni = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+                    __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                    __builtin_cpu_supports("avx512vnni");
+  switch (wanted) {
+    case kInt8AVX2: return avx2;
+    case kInt8AVXVNNI: return avx2 && __builtin_cpu_supports("avxvnni");
+    case kInt8AVX512VNNI: return vnni;
+    case kInt8AVX512VBMI: return vnni && __builtin_cpu_supports("avx512vbmi");
+    default: break;
+  }
+#endif
+  return wanted == kInt8Portable;
+}
+
+int64_t best() {
+  int64_t target = kInt8Targets - 1;
+  while (!runs(target)) --target;
+  return target;
+}
+
+int64_t int8_target = best();
+
+const Int8Kernels& chosen() {
+  switch (int8_target) {
+#ifdef SELFISH_X86
+    case kInt8AVX2: return int8_avx2::kernels;
+    case kInt8AVXVNNI: return int8_avx_vnni::kernels;
+    case kInt8AVX512VNNI: return int8_avx512_vnni::kernels;
+    case kInt8AVX512VBMI: return int8_avx512_vbmi::kernels;
+#endif
+    default: return int8_portable::kernels;
+  }
+}
+
+WindowsPacking packing(const Int8Weights& weights) {
+  const double positions = static_cast<double>(weights.rows) * static_cast<double>(weights.columns);
+  return WindowsPacking(weights, chosen().height, chosen().planes_for(static_cast<double>(weights.count) / positions));
+}
+
+}  // namespace
+
+extern "C" {
+
+int64_t selfish_windows_bytes(const Int8Weights* weights) { return packing(*weights).header().bytes; }
+void selfish_windows_build(const Int8Weights* weights, char* memory) { packing(*weights).build(memory); }
+void selfish_windows_weights(const void* windows, int64_t* first, uint16_t* column, int8_t* value, float* scale) {
+  windows_weights(Windows(windows), first, column, value, scale);
+}
+
+void selfish_int8_linear(const void* windows, const float* bias, const float* x, int64_t n, float* y) {
+  chosen().linear(windows, bias, x, n, y);
+}
+void selfish_int8_lookup(const void* windows, const int64_t* tokens, int64_t n, float* y) {
+  const Windows matrix(windows);
+  for (int64_t at = 0; at < n; ++at) matrix.lookup(tokens[at], y + at * matrix.columns());
+}
+void selfish_int8_layer(const Int8Layer* layer) { chosen().layer(layer); }
+void selfish_int8_step(const Program* program) { chosen().step(program); }
+int64_t selfish_choose(const float* scores, int64_t words, double temperature, int64_t top, int64_t forbidden,
+                       double number) {
+  return chosen().choose(scores, words, temperature, top, forbidden, number);
+}
+
+int64_t selfish_int8_target() { return int8_target; }
+int64_t selfish_int8_target_runs(int64_t wanted) { return runs(wanted); }
+void selfish_int8_use_target(int64_t wanted) { int8_target = runs(wanted) ? wanted : best(); }
+
+}  // extern "C"
+}  // namespace selfish

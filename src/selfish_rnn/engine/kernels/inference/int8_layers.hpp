@@ -1,0 +1,50 @@
+// A whole recurrent layer over a window, and the program for the next word, with int8 matrices.
+#pragma once
+
+#include "int8_products.hpp"
+#include "step.hpp"
+
+namespace selfish {
+namespace SELFISH_TARGET {
+
+struct Int8Matrices {
+  static void multiply(const Operation& operation, const float* x, float* y, const Team& team) {
+    SELFISH_TARGET::multiply(Windows(operation.matrix), x, operation.count, operation.bias, y, team,
+                             static_cast<float>(operation.factor));
+  }
+  static void lookup(const Operation& operation, int64_t row, float* y) { Windows(operation.matrix).lookup(row, y); }
+};
+
+template <class Cell>
+inline void layer(const Int8Layer& layer, Cell cell) {
+  const Windows inputs(layer.input), recurrence(layer.recurrent);
+  const int64_t rows = inputs.rows(), hidden = layer.hidden, state = layer.batch * hidden;
+  if (layer.c_last != nullptr) std::copy_n(layer.c_first, state, layer.c_last);
+#pragma omp parallel
+  {
+    const Team team;
+    multiply(inputs, layer.x, layer.steps * layer.batch, layer.bias, layer.input_sums, team);
+    const float* before = layer.h_first;
+    for (int64_t step = 0; step < layer.steps; ++step) {
+      multiply(recurrence, before, layer.batch, layer.recurrent_bias, layer.recurrent_sums, team);
+      team.wait();
+      float* after = layer.y + step * state;
+      for (int64_t n = 0; n < layer.batch; ++n) {
+        const float* sums = layer.input_sums + (step * layer.batch + n) * rows;
+        float* c = layer.c_last == nullptr ? nullptr : layer.c_last + n * hidden;
+        cell(CellSite{sums, layer.recurrent_sums + n * rows, before + n * hidden, c, after + n * hidden, hidden, 0},
+             team.of(hidden));
+      }
+      team.wait();
+      before = after;
+    }
+  }
+}
+
+inline void int8_linear(const void* windows, const float* bias, const float* x, int64_t n, float* y) {
+#pragma omp parallel
+  multiply(Windows(windows), x, n, bias, y, Team());
+}
+
+}  // namespace SELFISH_TARGET
+}  // namespace selfish

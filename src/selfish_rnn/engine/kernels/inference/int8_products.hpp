@@ -1,0 +1,290 @@
+// Products of an int8 matrix in windows with one to eight vectors of activations.
+//
+// A vector of activations is x ~ scale * q with whole numbers q from -127 to 127. The sums of a row are whole numbers,
+// so they are the same on every processor, for any number of threads and vectors. All processors then do the same
+// arithmetic with them: sources that include this are compiled without fused multiplication and addition.
+#pragma once
+
+#include <vector>
+
+#include "../vectors.hpp"
+#include "team.hpp"
+#include "windows.hpp"
+
+#define SELFISH_UNROLL _Pragma("GCC unroll 16")
+#define SELFISH_INLINE inline __attribute__((always_inline))
+
+namespace selfish {
+namespace SELFISH_TARGET {
+
+constexpr int kMostVectors = 8;
+constexpr int kBytesAhead = 3072;  // weights are fetched so early, beyond the page to which processors confine themselves
+
+#if defined(__AVX512VBMI__) && defined(__AVX512VNNI__)
+constexpr int kHeight = 16;
+constexpr uint8_t kOffset = 128;  // what is added to activations: one factor has to be without sign
+constexpr char kName[] = "AVX-512 VBMI VNNI";
+constexpr int kFewestPlanes = 1;
+constexpr double kDense = 0.4, kSparse = 0.08;  // above the one the fewest planes, below the other the most
+using Sums = __m512i;
+
+// Sixteen rows: 64 activations are looked up at once, and the planes of the codes are masks.
+template <int Planes>
+struct Codes {
+  __m512i code;
+  SELFISH_INLINE Codes(const uint8_t* data, const uint32_t* head, int step) {
+    const __m512i both = _mm512_loadu_si512(data), low = _mm512_set1_epi8(15);
+    code = _mm512_and_si512(step ? _mm512_srli_epi16(both, 4) : both, low);
+    SELFISH_UNROLL for (int plane = 0; plane < Planes; ++plane) {
+      uint64_t mask;
+      std::memcpy(&mask, head + 1 + 2 * (step * Planes + plane), sizeof mask);
+      code = _mm512_mask_add_epi8(code, mask, code, _mm512_set1_epi8(static_cast<char>(16 << plane)));
+    }
+  }
+  SELFISH_INLINE __m512i look_up(const uint8_t* x) const {
+    if constexpr (Planes == 3)
+      return _mm512_permutex2var_epi8(_mm512_loadu_si512(x), code, _mm512_loadu_si512(x + 64));
+    else
+      return _mm512_permutexvar_epi8(code, _mm512_loadu_si512(x));
+  }
+};
+
+struct Weights {
+  __m512i value;
+  SELFISH_INLINE explicit Weights(const uint8_t* from) : value(_mm512_loadu_si512(from)) {}
+  SELFISH_INLINE Sums add(Sums sum, __m512i x) const { return _mm512_dpbusd_epi32(sum, x, value); }
+};
+SELFISH_INLINE Sums none() { return _mm512_setzero_si512(); }
+SELFISH_INLINE Sums both(Sums a, Sums b) { return _mm512_add_epi32(a, b); }
+SELFISH_INLINE void put(int32_t* to, Sums sum) { _mm512_storeu_si512(to, sum); }
+
+#elif defined(__AVX2__)
+constexpr int kHeight = 8;
+constexpr int kFewestPlanes = 0;
+constexpr double kDense = 0.27, kSparse = 0.08;
+using Sums = __m256i;
+
+// Eight rows: 16 activations are looked up at once; of several such lookups the planes choose.
+template <int Planes>
+struct Codes {
+  __m256i code, plane[Planes + 1];
+  SELFISH_INLINE Codes(const uint8_t* data, const uint32_t* head, int step) {
+    const __m256i both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(data));
+    code = _mm256_and_si256(step ? _mm256_srli_epi16(both, 4) : both, _mm256_set1_epi8(15));
+    const __m256i by = _mm256_setr_epi32(7, 6, 5, 4, 3, 2, 1, 0);
+    SELFISH_UNROLL for (int at = 0; at < Planes; ++at)
+      plane[at] = _mm256_sllv_epi32(_mm256_set1_epi32(static_cast<int>(head[1 + step * Planes + at])), by);
+  }
+  template <int Bits = Planes>
+  SELFISH_INLINE __m256i look_up(const uint8_t* x) const {
+    if constexpr (Bits == 0) {
+      const __m128i sixteen = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
+      return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(sixteen), code);
+    } else {
+      return _mm256_blendv_epi8(look_up<Bits - 1>(x), look_up<Bits - 1>(x + (8 << Bits)), plane[Bits - 1]);
+    }
+  }
+};
+
+#if defined(__AVXVNNI__) || (defined(__AVX512VNNI__) && defined(__AVX512VL__))
+constexpr uint8_t kOffset = 128;
+constexpr char kName[] = "AVX2 VNNI";
+struct Weights {
+  __m256i value;
+  SELFISH_INLINE explicit Weights(const uint8_t* from)
+      : value(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))) {}
+  SELFISH_INLINE Sums add(Sums sum, __m256i x) const {
+#if defined(__AVXVNNI__)
+    return _mm256_dpbusd_avx_epi32(sum, x, value);
+#else
+    return _mm256_dpbusd_epi32(sum, x, value);
+#endif
+  }
+};
+#else
+constexpr uint8_t kOffset = 0;
+constexpr char kName[] = "AVX2";
+// The sign of the weight goes to x, so that |w| serves all vectors. Nothing saturates as |x| and |w| are at most 127.
+struct Weights {
+  __m256i value, magnitude;
+  SELFISH_INLINE explicit Weights(const uint8_t* from)
+      : value(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))), magnitude(_mm256_abs_epi8(value)) {}
+  SELFISH_INLINE Sums add(Sums sum, __m256i x) const {
+    const __m256i twos = _mm256_maddubs_epi16(magnitude, _mm256_sign_epi8(x, value));
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(twos, _mm256_set1_epi16(1)));
+  }
+};
+#endif
+SELFISH_INLINE Sums none() { return _mm256_setzero_si256(); }
+SELFISH_INLINE Sums both(Sums a, Sums b) { return _mm256_add_epi32(a, b); }
+SELFISH_INLINE void put(int32_t* to, Sums sum) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), sum); }
+
+#else
+constexpr int kHeight = 8;
+constexpr uint8_t kOffset = 0;
+constexpr char kName[] = "portable";
+constexpr int kFewestPlanes = 0;
+constexpr double kDense = 0.27, kSparse = 0.08;
+typedef int32_t Sums __attribute__((vector_size(32)));
+typedef int8_t Looked __attribute__((vector_size(32)));
+
+// The same lane by lane, for any processor.
+template <int Planes>
+struct Codes {
+  uint8_t code[4 * kHeight];
+  SELFISH_INLINE Codes(const uint8_t* data, const uint32_t* head, int step) {
+    for (int at = 0; at < 4 * kHeight; ++at) {
+      code[at] = data[at] >> (4 * step) & 15;
+      for (int plane = 0; plane < Planes; ++plane)
+        code[at] |= (head[1 + step * Planes + plane] >> (8 * (at % 4) + at / 4) & 1) << (4 + plane);
+    }
+  }
+  SELFISH_INLINE Looked look_up(const uint8_t* x) const {
+    Looked found;
+    for (int at = 0; at < 4 * kHeight; ++at) found[at] = static_cast<int8_t>(x[code[at]]);
+    return found;
+  }
+};
+
+struct Weights {
+  const int8_t* value;
+  SELFISH_INLINE explicit Weights(const uint8_t* from) : value(reinterpret_cast<const int8_t*>(from)) {}
+  SELFISH_INLINE Sums add(Sums sum, const Looked& x) const {
+    for (int at = 0; at < 4 * kHeight; ++at) sum[at / 4] += value[at] * x[at];
+    return sum;
+  }
+};
+SELFISH_INLINE Sums none() { return Sums{}; }
+SELFISH_INLINE Sums both(const Sums& a, const Sums& b) { return a + b; }
+SELFISH_INLINE void put(int32_t* to, const Sums& sum) { std::memcpy(to, &sum, sizeof sum); }
+#endif
+
+inline int planes_for(double density) { return kFewestPlanes + (density <= kDense) + (density <= kSparse); }
+
+// Activations of one vector. What is not finite makes every result NaN; what is smaller than any weight can make count
+// is zero.
+struct Activations {
+  const uint8_t* q;
+  float scale;
+};
+
+inline Activations quantise(const float* x, int64_t columns, uint8_t* to) {
+  typedef uint8_t Bytes __attribute__((vector_size(8)));
+  constexpr float kLargest = 3.4e38f, kSmallest = 1e-30f;
+  const V8 largest = broadcast<V8>(kLargest);
+  V8 most{};
+  I8 wrong{};
+  for (int64_t at = 0; at < columns; at += 8) {
+    const V8 here = load_some(x + at, columns - at), magnitude = here < 0.f ? -here : here;
+    wrong |= ~(magnitude <= largest);
+    most = max(magnitude, most);
+  }
+  float top = 0;
+  bool finite = true;
+  for (int lane = 0; lane < 8; ++lane) top = most[lane] > top ? most[lane] : top, finite &= wrong[lane] == 0;
+  const bool zero = !finite || top < kSmallest;
+  const float inverse = zero ? 0.f : 127.f / top;
+  const V8 shift = broadcast<V8>(12582912.f);  // 1.5 * 2^23: adding it rounds to a whole number, in the lowest bits
+  for (int64_t at = 0; at < columns; at += 8) {
+    const V8 here = zero ? V8{} : load_some(x + at, columns - at);
+    const I8 whole = (I8)(here * inverse + shift) - 0x4b400000 + kOffset;
+    const Bytes bytes = __builtin_convertvector(whole, Bytes);
+    std::memcpy(to + at, &bytes, sizeof bytes);
+  }
+  return {to, finite ? (zero ? 0.f : top / 127.f) : static_cast<float>(NAN)};
+}
+
+// For N vectors, of which the first `wanted` are.
+template <int Planes, int N>
+inline void multiply_groups(const Windows& windows, const Activations* x, int wanted, const float* bias, float* y,
+                            Part groups) {
+  constexpr int kWords = 1 + 2 * Planes * kHeight / 8, kBytes = 12 * kHeight, kSets = N <= 4 ? 2 : 1;
+  const uint8_t* data = windows.data + windows.first[groups.begin] * static_cast<int64_t>(kBytes);
+  const uint32_t* head = windows.head + windows.first[groups.begin] * static_cast<int64_t>(kWords);
+  for (int64_t group = groups.begin; group < groups.end; ++group) {
+    Sums sum[kSets][N];
+    SELFISH_UNROLL for (int at = 0; at < kSets * N; ++at) sum[at / N][at % N] = none();
+    const uint8_t* end = windows.data + windows.first[group + 1] * static_cast<int64_t>(kBytes);
+    for (; data != end; data += kBytes, head += kWords) {
+      SELFISH_UNROLL for (int at = 0; at < kBytes; at += 64) __builtin_prefetch(data + kBytesAhead + at);
+      SELFISH_UNROLL for (int step = 0; step < 2; ++step) {
+        const Codes<Planes> codes(data, head, step);
+        const Weights weights(data + 4 * kHeight * (1 + step));
+        const uint32_t base = step ? head[0] >> 16 : head[0] & 0xffff;
+        SELFISH_UNROLL for (int n = 0; n < N; ++n) {
+          Sums& here = sum[step % kSets][n];
+          here = weights.add(here, codes.look_up(x[n].q + base));
+        }
+      }
+    }
+    const int32_t* row = windows.row + kHeight * group;
+    SELFISH_UNROLL for (int n = 0; n < N; ++n) {
+      if (n >= wanted) break;
+      int32_t whole[kHeight];
+      float out[kHeight];
+      put(whole, kSets == 2 ? both(sum[0][n], sum[1 % kSets][n]) : sum[0][n]);
+      SELFISH_UNROLL for (int lane = 0; lane < kHeight; lane += 8) {
+        I8 total, correction;
+        std::memcpy(&total, whole + lane, sizeof total);
+        std::memcpy(&correction, windows.correction + kHeight * group + lane, sizeof correction);
+        if (kOffset) total -= correction;
+        const V8 scale = load<V8>(windows.scale + kHeight * group + lane) * x[n].scale;
+        store<V8>(out + lane, __builtin_convertvector(total, V8) * scale);
+      }
+      float* to = y + n * windows.rows();
+      if (kHeight * (group + 1) <= windows.rows()) {
+        SELFISH_UNROLL for (int lane = 0; lane < kHeight; ++lane)
+          to[row[lane]] = bias == nullptr ? out[lane] : out[lane] + bias[row[lane]];
+      } else {
+        for (int lane = 0; kHeight * group + lane < windows.rows(); ++lane)
+          to[row[lane]] = bias == nullptr ? out[lane] : out[lane] + bias[row[lane]];
+      }
+    }
+  }
+}
+
+template <int Planes>
+inline void multiply_groups(int n, const Windows& windows, const Activations* x, const float* bias, float* y,
+                            Part groups) {
+  if (n == 1) return multiply_groups<Planes, 1>(windows, x, n, bias, y, groups);
+  if (n == 2) return multiply_groups<Planes, 2>(windows, x, n, bias, y, groups);
+  if (n <= 4) return multiply_groups<Planes, 4>(windows, x, n, bias, y, groups);
+  return multiply_groups<Planes, 8>(windows, x, n, bias, y, groups);
+}
+
+// The groups of one thread: threads share the weights evenly.
+inline Part groups_of(const Windows& windows, const Team& team) {
+  const auto bound = [&](int64_t thread) {
+    const uint32_t* end = windows.first + windows.groups();
+    return std::lower_bound(windows.first, end, windows.header->pairs * thread / team.size) - windows.first;
+  };
+  return {bound(team.thread), team.thread + 1 == team.size ? windows.groups() : bound(team.thread + 1)};
+}
+
+// The share of one thread of y (n x rows) = factor x (n x columns) W^T + bias. Every thread quantises for itself: that is
+// cheaper than to wait for each other.
+inline void multiply(const Windows& windows, const float* x, int64_t n, const float* bias, float* y, const Team& team,
+                     float factor = 1.f) {
+  static thread_local std::vector<uint8_t> memory;
+  const int64_t columns = windows.columns(), stride = (columns + 7) / 8 * 8 + kActivationSlack;
+  if (static_cast<int64_t>(memory.size()) < kMostVectors * stride) memory.resize(kMostVectors * stride);
+  const Part groups = groups_of(windows, team);
+  for (int64_t from = 0; from < n; from += kMostVectors) {
+    const int here = static_cast<int>(std::min<int64_t>(kMostVectors, n - from));
+    Activations vectors[kMostVectors] = {};
+    for (int at = 0; at < here; ++at) {
+      vectors[at] = quantise(x + (from + at) * columns, columns, memory.data() + at * stride);
+      vectors[at].scale *= factor;
+    }
+    float* to = y + from * windows.rows();
+    for (int at = here; at < kMostVectors; ++at) vectors[at] = vectors[0];
+    switch (windows.planes()) {
+      case kFewestPlanes: multiply_groups<kFewestPlanes>(here, windows, vectors, bias, to, groups); break;
+      case kFewestPlanes + 1: multiply_groups<kFewestPlanes + 1>(here, windows, vectors, bias, to, groups); break;
+      default: multiply_groups<kFewestPlanes + 2>(here, windows, vectors, bias, to, groups);
+    }
+  }
+}
+
+}  // namespace SELFISH_TARGET
+}  // namespace selfish
