@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from selfish_rnn.bench.products import to_csr
+from selfish_rnn.engine import quantize
 from selfish_rnn.models import LanguageModel
 
 _LSTM_PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -81,6 +82,13 @@ class _Module(nn.Module):
 
 def _modules(model: LanguageModel) -> tuple[Step, Any]:
     return _Module(model), model.initial_state(1)
+
+
+def _one_call(model: LanguageModel) -> tuple[Step, Any]:
+    """Its state stays inside."""
+    step = model.next_word()
+    assert step is not None
+    return lambda word: (step(int(word)).view(1, 1, -1),), ()
 
 
 def _bfloat16(model: LanguageModel) -> tuple[Step, Any]:
@@ -210,5 +218,8 @@ RIVALS: dict[str, Callable[[LanguageModel], tuple[Step, Any]]] = {
     "openvino-int8": _openvino(int8=True),
     "csr": _csr,
     "packed": _modules,
+    "packed-step": _one_call,
+    "packed-int8": lambda model: _one_call(quantize(model)),
 }
-"""What makes, of a network that is zero outside its topology (packed for ``packed``), a step and a first state."""
+"""What makes, of a network that is zero outside its topology (packed for ``packed`` and its kind), a step and a first
+state."""

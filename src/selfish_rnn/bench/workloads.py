@@ -54,10 +54,11 @@ class Workload:
 
         The packed one is never dense.
         """
-        with deferred_init() if engine == "packed" else nullcontext():
+        packed = engine.startswith("packed")
+        with deferred_init() if packed else nullcontext():
             model = self.dense_model()
         sparsifier = Sparsifier(model, sparsity=self.sparsity, method="static", seed=SEED)
-        if engine == "packed":
+        if packed:
             pack(model)
         elif engine != "masked":
             sparsifier.detach()
