@@ -4,9 +4,10 @@ The task: which of two letters comes more often in a sequence? Run it with ``pyt
 """
 
 import torch
+from comparison import Outcome, outcome, show, timed
 from torch import Tensor, nn
 
-from selfish_rnn import Sparsifier  # +
+from selfish_rnn import Sparsifier, pack  # +
 
 
 class Classifier(nn.Module):
@@ -27,26 +28,35 @@ def batch(size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return letters, ((letters == 0).sum(1) > (letters == 1).sum(1)).long()
 
 
-def train(epochs: int = 10, steps: int = 100) -> tuple[float, Sparsifier]:
+def train(sparse: bool, epochs: int, steps: int) -> Outcome:
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     model = Classifier()
+    sparsifier = None
+    if sparse:
+        sparsifier = Sparsifier(model, sparsity=0.9, prune_rate=0.3, rewirings=epochs)  # +
+        pack(model)  # +
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    sparsifier = Sparsifier(model, sparsity=0.9, prune_rate=0.3, rewirings=epochs)  # +
-    for _ in range(epochs):
-        for _ in range(steps):
-            letters, labels = batch(64, generator)
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(letters), labels).backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-        sparsifier.rewire()  # +
+    with timed() as clock:
+        for _ in range(epochs):
+            for _ in range(steps):
+                letters, labels = batch(64, generator)
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(letters), labels).backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+            if sparsifier:
+                sparsifier.rewire()  # +
     letters, labels = batch(2000, generator)
     accuracy = (model(letters).argmax(1) == labels).float().mean().item()
-    return accuracy, sparsifier
+    return outcome("sparse" if sparse else "dense", accuracy, clock, model, sparsifier)
+
+
+def main(epochs: int = 10, steps: int = 100) -> list[Outcome]:
+    outcomes = [train(sparse, epochs, steps) for sparse in (False, True)]
+    show("accuracy", outcomes)
+    return outcomes
 
 
 if __name__ == "__main__":
-    accuracy, sparsifier = train()
-    print(f"accuracy {accuracy:.3f} with {sparsifier.active_weights:,} of {sparsifier.total_weights:,} weights")
-    print(sparsifier.summary())
+    main()

@@ -186,3 +186,30 @@ def test_a_module_that_holds_its_sparsifier_is_copied_and_pickled_without_it() -
         assert same(values(twin), values(model))
         train(twin, sgd(twin))
     assert copy.copy(model).sparsifier is model.sparsifier
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_gradients_that_wait_for_a_rewiring_are_saved(packed: bool) -> None:
+    if packed and not engine.available():
+        pytest.skip("needs the packed engine")
+
+    def make() -> tuple[nn.Module, Sparsifier]:
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 2))
+        sparsifier = Sparsifier(model, sparsity=0.6, method="rigl", rewirings=4)
+        if packed:
+            engine.pack(model)
+        return model, sparsifier
+
+    model, sparsifier = make()
+    with sparsifier.dense_gradients():
+        model(torch.randn(5, 6)).square().sum().backward()
+    saved, weights = sparsifier.state_dict(), copy.deepcopy(model.state_dict())
+    fresh, other = make()
+    fresh.load_state_dict(weights)
+    other.load_state_dict(saved)
+    for each in (sparsifier, other):
+        each.rewire()
+    assert {name: mask.tolist() for name, mask in sparsifier.masks().items()} == {
+        name: mask.tolist() for name, mask in other.masks().items()
+    }

@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from sparse_cases import Classifier, assert_inside_masks, backward, masks, same, sgd, train
-from torch import nn
+from torch import distributed, nn
 from torch.nn.utils.prune import l1_unstructured
 
 from selfish_rnn import METHODS, Sparsifier, engine
@@ -221,3 +222,24 @@ def test_a_model_of_convolutions_is_told_how_to_name_them(kind: type[nn.Conv1d] 
     with pytest.raises(ValueError, match=rf"say include=nn\.{kind.__name__}$"):
         Sparsifier(model, sparsity=0.5, rewirings=2)
     assert Sparsifier(model, sparsity=0.5, rewirings=2, include=kind).active_weights > 0
+
+
+@pytest.mark.slow
+def test_sharded_weights_are_refused(tmp_path: Path) -> None:
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (1,))
+        before = nn.Sequential(nn.Linear(8, 16))
+        fully_shard(before, mesh=mesh)
+        with pytest.raises(ValueError, match="weight is divided over processes"):
+            Sparsifier(before, sparsity=0.5, rewirings=3)
+        after = nn.Sequential(nn.Linear(8, 16))
+        sparsifier = Sparsifier(after, sparsity=0.5, rewirings=3)
+        fully_shard(after, mesh=mesh)
+        with pytest.raises(RuntimeError, match=r"0\.weight of the model is no longer the parameter"):
+            sparsifier.rewire()
+    finally:
+        distributed.destroy_process_group()

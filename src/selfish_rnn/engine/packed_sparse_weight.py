@@ -66,6 +66,11 @@ class PackedSparseWeight(SparseWeight):
     def forget_gradient(self) -> None:
         dense_gradients.stop_collecting(self.packed)
 
+    def take_gradient(self, gradient: Tensor) -> None:
+        dense_gradients.start_collecting(self.packed)
+        dense_gradients.collect(self.packed.index, None, gradient)
+        self.stop_collecting()
+
     @property
     def has_gradient(self) -> bool:
         return dense_gradients.has_collected(self.packed)

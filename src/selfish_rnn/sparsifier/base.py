@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from selfish_rnn.sparsifier.hooks import HookListener, Hooks
-from selfish_rnn.sparsifier.weights import SparseWeight, TrainedWeight, topology_table
+from selfish_rnn.sparsifier.weights import SparseWeight, TrainedWeight
 from selfish_rnn.topology import Method
 
 
@@ -138,7 +138,7 @@ class SparseTraining(HookListener, abc.ABC):
 
     def summary(self) -> str:
         """A table of the matrices: shape, weights, density, and the density of each gate."""
-        return topology_table(self.weights)
+        return _table(self.weights)
 
 
 def _left_out() -> None:
@@ -150,3 +150,35 @@ def refuse_missing(state: Mapping[str, Any], keys: Sequence[str], what: str) -> 
     missing = sorted(set(keys) - state.keys())
     if missing:
         raise ValueError(f"this is not the state of {what}: it has no {', '.join(missing)}")
+
+
+def _table(weights: Sequence[TrainedWeight]) -> str:
+    """Matrices with shape, weights, density, and the density of each gate.
+
+    ::
+
+        matrix             shape        weights  density  gates
+        rnn.weight_ih_l0   6000 x 1500  2970000   33.0 %  input 33.1, forget 31.0, candidate 34.2, output 33.7
+    """
+    rows = [("matrix", "shape", "weights", "density", "gates")]
+    count = size = 0
+    for weight in weights:
+        topology = weight.topology
+        count, size = count + topology.count, size + topology.size
+        gates = topology.gate_densities() if len(topology.gates) > 1 else {}
+        rows.append(
+            (
+                weight.name,
+                " x ".join(map(str, topology.shape)),
+                f"{topology.count}",
+                f"{100 * topology.density:.1f} %",
+                ", ".join(f"{gate} {100 * density:.1f}" for gate, density in gates.items()),
+            )
+        )
+    rows.append(("all", "", f"{count}", f"{100 * count / size:.1f} %", ""))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    align: tuple[Callable[[str, int], str], ...] = (str.ljust, str.ljust, str.rjust, str.rjust, str.ljust)
+    return "\n".join(
+        "  ".join(fit(cell, width) for fit, cell, width in zip(align, row, widths, strict=True)).rstrip()
+        for row in rows
+    )

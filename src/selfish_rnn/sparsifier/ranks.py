@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import torch
-from torch import Tensor, distributed
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from selfish_rnn.errors import RankLostError
 from selfish_rnn.sparsifier.weights import SparseWeight
@@ -69,3 +71,27 @@ def refuse_parted_ranks(weights: Iterable[SparseWeight]) -> None:
                 f"{this_rank()} and rank {rank} have different topologies of {', '.join(parted)}: bind "
                 "every rank with the same seed=, sparsity and method, from the same weights, and rewire them together"
             )
+
+
+def renew_reducers(parameters: Collection[nn.Parameter]) -> None:
+    """Let every ``DistributedDataParallel`` around some parameters take in how many values they have now.
+
+    It plans its reductions once, by the sizes at that time. Unpickled it plans anew, and nothing else is changed; who
+    holds it nobody but the garbage collector knows.
+    """
+    if ranks() == 1 or not parameters:
+        return
+    own = set(map(id, parameters))
+    for wrapper in [each for each in gc.get_objects() if issubclass(type(each), DistributedDataParallel)]:
+        if own.isdisjoint(map(id, wrapper.parameters())):
+            continue
+        if wrapper.process_group != distributed.group.WORLD:
+            raise RuntimeError(
+                "the number of values of packed weights has changed, and DistributedDataParallel with a process group "
+                "of its own cannot follow: leave out process_group=, or do not pack the model"
+            )
+        hooks = list(wrapper._comm_hooks)
+        wrapper.__setstate__(wrapper.__getstate__())
+        wrapper._comm_hooks.clear()
+        for hook, state in hooks:
+            wrapper.register_comm_hook(state, hook)

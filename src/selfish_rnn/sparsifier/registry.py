@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -13,11 +14,14 @@ from selfish_rnn.topology.gates import GRU_GATES, LSTM_GATES, RNN_GATES, GateLay
 Layouts = Mapping[str, GateLayout]
 """The weights of one module by their name in it, each with its gate layout."""
 
-_known_cells: dict[type[nn.Module], Callable[[Any], Layouts]] = {}
+RegisteredLayouts = Mapping[Any, GateLayout]
+"""The same, and under tuples of names the gate layout of several weights, the rows of one below those of the other."""
+
+_known_cells: dict[type[nn.Module], Callable[[Any], RegisteredLayouts]] = {}
 _stands_for: dict[type[nn.Module], type[nn.Module]] = {}
 
 
-def register_cell(cell: type[nn.Module], layouts: Callable[[Any], Layouts]) -> None:
+def register_cell(cell: type[nn.Module], layouts: Callable[[Any], RegisteredLayouts]) -> None:
     """Teach the package the weights and gates of your own cell.
 
     ``layouts`` takes an instance and names the weights that may be sparse, with the gates in their rows:
@@ -31,6 +35,22 @@ def register_cell(cell: type[nn.Module], layouts: Callable[[Any], Layouts]) -> N
     ...     lambda cell: {"weight": GateLayout.even(("forget", "candidate"), cell.weight.shape[0])},
     ... )
 
+    Gates that have a parameter each compete as those of one matrix if their names are given together:
+
+    >>> class TwoMatrices(nn.Module):
+    ...     def __init__(self, inputs: int, hidden: int) -> None:
+    ...         super().__init__()
+    ...         self.forget = nn.Linear(inputs + hidden, hidden)
+    ...         self.candidate = nn.Linear(inputs + hidden, hidden)
+    >>> register_cell(
+    ...     TwoMatrices,
+    ...     lambda cell: {
+    ...         ("forget.weight", "candidate.weight"): GateLayout.even(
+    ...             ("forget", "candidate"), 2 * cell.forget.out_features
+    ...         )
+    ...     },
+    ... )
+
     Subclasses of a registered class are known too.
     """
     _known_cells[cell] = layouts
@@ -42,11 +62,51 @@ def same_gates(cell: type[nn.Module], known: type[nn.Module]) -> None:
 
 
 def gate_layouts(module: nn.Module) -> Layouts:
-    """The weights of a known module with their gate layouts; nothing for an unknown one."""
-    return _layouts(module, type(module))
+    """The weights of a known module itself with their gate layouts; nothing for an unknown one."""
+    own: dict[str, GateLayout] = {}
+    for names, layout in _layouts(module, type(module)).items():
+        if isinstance(names, str):
+            own[names] = layout
+        else:
+            own.update((name, part) for name, part in _divided(module, names, layout).items() if "." not in name)
+    return own
 
 
-def _layouts(module: nn.Module, like: type[nn.Module]) -> Layouts:
+def joined_gates(model: nn.Module) -> Iterator[dict[int, GateLayout]]:
+    """The weights, by their ids, of which several are one matrix to a method, with the gates in the rows of each."""
+    for module in model.modules():
+        for names, layout in _layouts(module, type(module)).items():
+            if not isinstance(names, str):
+                parts = _divided(module, names, layout)
+                yield {id(operator.attrgetter(name)(module)): part for name, part in parts.items()}
+
+
+def _divided(module: nn.Module, names: tuple[str, ...], layout: GateLayout) -> dict[str, GateLayout]:
+    """Of a layout over several weights, what each has of it."""
+    kind = type(module).__name__
+    shapes = {}
+    for name in names:
+        try:
+            shapes[name] = operator.attrgetter(name)(module).shape
+        except AttributeError:
+            raise ValueError(f"{kind} has no parameter {name!r}, which its registration names") from None
+    if len({tuple(shape[1:]) for shape in shapes.values()}) > 1:
+        raise ValueError(f"{kind}: {', '.join(names)} have different numbers of columns and are no parts of one matrix")
+    remaining = list(zip(layout.names, layout.sizes, strict=True))
+    parts = {}
+    for name, shape in shapes.items():
+        gates: list[tuple[str, int]] = []
+        while remaining and sum(size for _, size in gates) < shape[0]:
+            gates.append(remaining.pop(0))
+        if sum(size for _, size in gates) != shape[0]:
+            raise ValueError(f"{kind}: {name} has {shape[0]} rows, which are no whole gates of {layout}")
+        parts[name] = GateLayout(*(tuple(each) for each in zip(*gates, strict=True)))
+    if remaining:
+        raise ValueError(f"{kind}: {', '.join(names)} have fewer rows than {layout}")
+    return parts
+
+
+def _layouts(module: nn.Module, like: type[nn.Module]) -> RegisteredLayouts:
     for kind in like.__mro__:
         if kind in _known_cells:
             return _known_cells[kind](module)

@@ -67,7 +67,8 @@ class DenseScores:
             if not weight.has_gradient:
                 raise RuntimeError(
                     "this method goes by the gradient of weights that do not exist: put the pass before "
-                    "rewire() in `with sparsifier.dense_gradients():`"
+                    "rewire() in `with sparsifier.dense_gradients():`; of a packed model that is compiled, make that "
+                    "pass with the model itself"
                 )
             gradient = mean_over_ranks(weight.collected_gradient())
             if not torch.isfinite(gradient).all():

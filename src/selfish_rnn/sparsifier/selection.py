@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from selfish_rnn.sparsifier.deferred import is_deferred
 from selfish_rnn.sparsifier.deferred.weight import DeferredWeight
-from selfish_rnn.sparsifier.registry import gate_layouts, matrices
+from selfish_rnn.sparsifier.registry import gate_layouts, joined_gates, matrices
 from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight, StoredWeight
 from selfish_rnn.topology import GateLayout, Method, Topology
 
@@ -90,6 +91,11 @@ def choose_weights(
             if selected(excluding, name, module):
                 excluded.add(id(weight))
             wanted = local in layouts if included is None else selected(included, name, module)
+            if wanted and hasattr(weight, "device_mesh"):  # a DTensor
+                raise ValueError(
+                    f"{name} is divided over processes (fully_shard() and the like), and its parts cannot be rewired "
+                    "by themselves: train with DistributedDataParallel, which keeps it whole"
+                )
             if wanted and weight.requires_grad:
                 gates = layouts.get(local, GateLayout.single(weight.shape[0]))
                 chosen.setdefault(id(weight), Chosen(name, weight, gates))
@@ -170,11 +176,42 @@ def topology_given(
     return existing
 
 
-def random_topologies(chosen: Sequence[Chosen], counts: Sequence[int], generator: torch.Generator) -> list[Topology]:
-    """For every weight a topology of so many positions, drawn from its whole matrix."""
-    return [
-        Topology.random(each.shape, each.gates, count, generator) for each, count in zip(chosen, counts, strict=True)
-    ]
+class Joined(NamedTuple):
+    """Which of the chosen weights, by their numbers, are one matrix to a method: most are so alone."""
+
+    numbers: tuple[int, ...]
+    shape: tuple[int, ...]
+    gates: GateLayout
+
+
+def joined_weights(model: nn.Module, chosen: Sequence[Chosen]) -> list[Joined]:
+    """The matrices that a method sees, in the order of their first weights."""
+    numbers = {id(each.weight): number for number, each in enumerate(chosen)}
+    alone = {number: Joined((number,), each.shape, each.gates) for number, each in enumerate(chosen)}
+    for parts in joined_gates(model):
+        found = {numbers[each]: gates for each, gates in parts.items() if numbers.get(each) in alone}
+        if len(found) > 1:
+            gates = GateLayout(
+                tuple(name for part in found.values() for name in part.names),
+                tuple(size for part in found.values() for size in part.sizes),
+            )
+            for number in found:
+                del alone[number]
+            alone[min(found)] = Joined(tuple(found), (gates.rows, *chosen[min(found)].shape[1:]), gates)
+    return [alone[number] for number in sorted(alone)]
+
+
+def random_topologies(
+    chosen: Sequence[Chosen], joined: Sequence[Joined], counts: Sequence[int], generator: torch.Generator
+) -> list[Topology]:
+    """For every weight a topology; so many positions are drawn from every whole matrix."""
+    topologies: dict[int, Topology] = {}
+    for (numbers, shape, gates), count in zip(joined, counts, strict=True):
+        whole = Topology.random(shape, gates, count, generator)
+        parts = whole.divided([chosen[number].shape[0] for number in numbers])
+        for number, part in zip(numbers, parts, strict=True):
+            topologies[number] = replace(part, gates=chosen[number].gates)
+    return [topologies[number] for number in range(len(chosen))]
 
 
 def existing_topologies(

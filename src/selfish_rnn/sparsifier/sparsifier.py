@@ -16,20 +16,21 @@ from torch.optim.optimizer import Optimizer
 from selfish_rnn.errors import unknown
 from selfish_rnn.sparsifier.base import SparseTraining, refuse_missing
 from selfish_rnn.sparsifier.hooks import Hooks, refuse_second_listener
-from selfish_rnn.sparsifier.ranks import common_seed, refuse_parted_ranks
+from selfish_rnn.sparsifier.ranks import common_seed, refuse_parted_ranks, renew_reducers
 from selfish_rnn.sparsifier.scores import DenseScores
 from selfish_rnn.sparsifier.selection import (
     Selector,
     check_topology,
     choose_weights,
     existing_topologies,
+    joined_weights,
     random_topologies,
     saved_topologies,
     topology_given,
     warn_of_zeros,
 )
-from selfish_rnn.sparsifier.weights import SparseWeight
-from selfish_rnn.topology import METHODS, Method, Rewiring, Schedule, prune, rewire
+from selfish_rnn.sparsifier.weights import Matrix, SparseWeight
+from selfish_rnn.topology import METHODS, Method, Rewiring, Schedule, Topology, prune, rewire
 from selfish_rnn.topology.methods import find_part
 
 STATE_KEYS = ("rewirings_done", "steps_done", "last_rewired_fraction", "parts", "generator", "shapes", "masks")
@@ -113,15 +114,16 @@ class Sparsifier(SparseTraining):
         chosen = list(choose_weights(model, include if masks is None else list(masks), exclude))
         self._topology_given = topology_given(chosen, topology, masks, self.method, sparsity)
         refuse_second_listener(model, {id(each.parameter): each.name for each in chosen})
-        self._shapes = [each.shape for each in chosen]
+        self._joined = joined_weights(model, chosen)
+        self._shapes = [each.shape for each in self._joined]
         if self._topology_given:
             topologies = existing_topologies(chosen, masks, sparsity)
         else:
             assert sparsity is not None
             warn_of_zeros(chosen)
             counts = self.method.allocation.counts(self._shapes, 1 - sparsity)
-            topologies = random_topologies(chosen, counts, self._generator)
-        self._counts = [each.count for each in topologies]
+            topologies = random_topologies(chosen, self._joined, counts, self._generator)
+        self._counts = self._per_matrix(topologies)
         found = 1 - sum(self._counts) / sum(each.size for each in topologies)
         self.sparsity = found if sparsity is None else sparsity
         self.weights: list[SparseWeight] = []
@@ -178,7 +180,14 @@ class Sparsifier(SparseTraining):
         if not self.method.prunes:
             return self._counts
         counts = self.method.counts(self._shapes, self.sparsity, rewirings, self.rewirings)
-        return [each.count if each.frozen else count for each, count in zip(self.weights, counts, strict=True)]
+        return [each.count if each.frozen else count for each, count in zip(self._matrices(), counts, strict=True)]
+
+    def _matrices(self) -> list[Matrix]:
+        """The weights as a method sees them, gates with parameters of their own as one matrix."""
+        return [Matrix([self.weights[number] for number in numbers], gates) for numbers, _, gates in self._joined]
+
+    def _per_matrix(self, topologies: Sequence[Topology]) -> list[int]:
+        return [sum(topologies[number].count for number in each.numbers) for each in self._joined]
 
     @property
     def at_target(self) -> bool:
@@ -220,26 +229,31 @@ class Sparsifier(SparseTraining):
         rate = self.prune_rate
         self.rewirings_done += 1
         self.last_rewired_fraction = 0.0
-        thawed = [weight for weight in self.weights if not weight.frozen]
+        matrices = [matrix for matrix in self._matrices() if not matrix.frozen]
+        thawed = [weight for matrix in matrices for weight in matrix.parts]
         if thawed and (self.method.prunes or rate > 0):
             before = self.active_weights
+            sizes = [weight.parameter.numel() for weight in thawed]
             optimizers = [each for each in self._optimizers if not self._scores.is_momentum_of(each)]
             removed = 0
-            for weight, rewiring in zip(thawed, self._rewirings(thawed, rate), strict=True):
-                weight.rewire(rewiring, optimizers)
+            for matrix, rewiring in zip(matrices, self._rewirings(matrices, rate), strict=True):
+                matrix.rewire(rewiring, optimizers)
                 if not self._scores.in_momentum():
-                    weight.mask_gradient()
+                    for weight in matrix.parts:
+                        weight.mask_gradient()
                 removed += int(rewiring.removed.sum())
             self.last_rewired_fraction = removed / before
             refuse_parted_ranks(thawed)
+            parameters = zip((weight.parameter for weight in thawed), sizes, strict=True)
+            renew_reducers([parameter for parameter, size in parameters if parameter.numel() != size])
         self._scores.clear()
 
-    def _rewirings(self, weights: Sequence[SparseWeight], rate: float) -> Iterator[Rewiring]:
-        network = [partial(weight.existing, partial(self._scores.score, weight)) for weight in weights]
+    def _rewirings(self, matrices: Sequence[Matrix], rate: float) -> Iterator[Rewiring]:
+        network = [partial(matrix.existing, self._scores.score) for matrix in matrices]
         if not self.method.prunes:
             return rewire(self.method, network, rate, self._generator, self._part_state)
         counts = self._counts_after(self.rewirings_done)
-        thawed = [count for weight, count in zip(self.weights, counts, strict=True) if not weight.frozen]
+        thawed = [count for matrix, count in zip(self._matrices(), counts, strict=True) if not matrix.frozen]
         return prune(self.method, network, thawed, self._generator)
 
     def track(self, optimizer: Optimizer) -> None:
@@ -316,8 +330,10 @@ class Sparsifier(SparseTraining):
     # Saving
 
     def state_dict(self) -> dict[str, Any]:
-        """Topology, random generator and progress; the masks as bits."""
+        """Topology, random generator and progress; the masks as bits. Dense gradients that wait for a rewiring, too."""
+        collected = {weight.name: weight.collected_gradient() for weight in self.weights if weight.has_gradient}
         return {
+            **({"gradients": collected} if collected else {}),
             "rewirings_done": self.rewirings_done,
             "steps_done": self.steps_done,
             "last_rewired_fraction": self.last_rewired_fraction,
@@ -341,7 +357,7 @@ class Sparsifier(SparseTraining):
         count = sum(topology.count for topology in topologies)
         promised = self._target_after(state["rewirings_done"])
         if self._topology_given:  # weights that have just grown were not counted among the non-zeros
-            self._counts = [topology.count for topology in topologies]
+            self._counts = self._per_matrix(topologies)
         elif count != promised:
             raise ValueError(f"the saved topology has {count} weights, this sparsifier's settings give {promised}")
         for weight, topology in zip(self.weights, topologies, strict=True):
@@ -353,6 +369,10 @@ class Sparsifier(SparseTraining):
         self.last_rewired_fraction = state["last_rewired_fraction"]
         self._part_state = dict(state["parts"])
         self._generator.set_state(state["generator"].to(torch.uint8))
+        for weight in self.weights:
+            weight.forget_gradient()
+            if weight.name in state.get("gradients", {}):
+                weight.take_gradient(state["gradients"][weight.name])
         self._await_rewiring()
 
     # Looking

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import abc
+import itertools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -142,6 +144,10 @@ class SparseWeight(abc.ABC):
     def forget_gradient(self) -> None:
         """Give up what was collected."""
 
+    @abc.abstractmethod
+    def take_gradient(self, gradient: Tensor) -> None:
+        """Take a saved gradient for what was collected."""
+
     @property
     @abc.abstractmethod
     def has_gradient(self) -> bool:
@@ -241,6 +247,9 @@ class MaskedWeight(SparseWeight):
     def forget_gradient(self) -> None:
         self._collecting, self._collected = False, None
 
+    def take_gradient(self, gradient: Tensor) -> None:
+        self._collected = gradient.to(self.parameter.device, self.parameter.dtype)
+
     @property
     def has_gradient(self) -> bool:
         return self._collected is not None
@@ -271,33 +280,45 @@ def _at(tensor: Tensor, topology: Topology) -> Tensor:
     return tensor.to_dense().flatten().cpu()[topology.positions]
 
 
-def topology_table(weights: Sequence[TrainedWeight]) -> str:
-    """Matrices with shape, weights, density, and the density of each gate.
+class Matrix:
+    """What a method takes for one matrix: a weight, or several whose rows, one below the other, hold its gates."""
 
-    ::
+    def __init__(self, parts: Sequence[SparseWeight], gates: GateLayout) -> None:
+        self.parts = parts
+        self.gates = gates
 
-        matrix             shape        weights  density  gates
-        rnn.weight_ih_l0   6000 x 1500  2970000   33.0 %  input 33.1, forget 31.0, candidate 34.2, output 33.7
-    """
-    rows = [("matrix", "shape", "weights", "density", "gates")]
-    count = size = 0
-    for weight in weights:
-        topology = weight.topology
-        count, size = count + topology.count, size + topology.size
-        gates = topology.gate_densities() if len(topology.gates) > 1 else {}
-        rows.append(
-            (
-                weight.name,
-                " x ".join(map(str, topology.shape)),
-                f"{topology.count}",
-                f"{100 * topology.density:.1f} %",
-                ", ".join(f"{gate} {100 * density:.1f}" for gate, density in gates.items()),
-            )
+    @property
+    def frozen(self) -> bool:
+        return any(part.frozen for part in self.parts)
+
+    @property
+    def count(self) -> int:
+        return sum(part.count for part in self.parts)
+
+    def existing(self, score: Callable[[SparseWeight], Tensor]) -> ActiveWeights:
+        """The existing weights of all parts; ``score`` gives that of one."""
+        if len(self.parts) == 1:
+            return self.parts[0].existing(partial(score, self.parts[0]))
+        found = [part.existing() for part in self.parts]
+        sizes = [0, *(part.size for part in self.parts)]
+        starts = itertools.accumulate(sizes[:-1])
+        topology = Topology(
+            (self.gates.rows, *self.parts[0].shape[1:]),
+            self.gates,
+            torch.cat([each.topology.positions + start for each, start in zip(found, starts, strict=True)]),
         )
-    rows.append(("all", "", f"{count}", f"{100 * count / size:.1f} %", ""))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    align: tuple[Callable[[str, int], str], ...] = (str.ljust, str.ljust, str.rjust, str.rjust, str.ljust)
-    return "\n".join(
-        "  ".join(fit(cell, width) for fit, cell, width in zip(align, row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+        gradients = [each.gradients for each in found if each.gradients is not None]
+        return ActiveWeights(
+            topology,
+            torch.cat([each.values for each in found]),
+            torch.cat(gradients) if len(gradients) == len(found) else None,
+            lambda: torch.cat([score(part) for part in self.parts]),
+        )
+
+    def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
+        """Let every part take on what it has of a new topology."""
+        if len(self.parts) == 1:
+            self.parts[0].rewire(rewiring, optimizers)
+            return
+        for part, own in zip(self.parts, rewiring.divided([part.shape[0] for part in self.parts]), strict=True):
+            part.rewire(own, optimizers)

@@ -43,6 +43,14 @@ class Rewiring:
         """Which positions exist afterwards."""
         return self.before.without(self.removed).joined(self.grown)
 
+    def divided(self, rows: Sequence[int]) -> Iterator[Rewiring]:
+        """What it does to so many rows each, from the top; without gates."""
+        grown = replace(self.before, positions=self.grown).divided(rows)
+        taken = 0
+        for before, more in zip(self.before.divided(rows), grown, strict=True):
+            yield Rewiring(before, self.removed[taken : taken + before.count], more.positions)
+            taken += before.count
+
 
 def rewire(
     method: Method, network: Network, rate: float, generator: torch.Generator, state: dict[str, Any] | None = None

@@ -111,6 +111,15 @@ class Topology:
         staying = self.positions.numpy()[false_indices(removed).numpy()]
         return replace(self, positions=torch.from_numpy(staying))
 
+    def divided(self, rows: Sequence[int]) -> Iterator[Topology]:
+        """The topologies of so many rows each, from the top; without gates."""
+        first, columns = 0, self.size // self.shape[0]
+        for count in rows:
+            start, stop = first * columns, (first + count) * columns
+            inside = self.positions[self.within(Span(start, stop))] - start
+            yield Topology((count, *self.shape[1:]), GateLayout.single(count), inside)
+            first += count
+
     def joined(self, grown: Tensor) -> Topology:
         """The topology with more positions, sorted, none of which exists yet."""
         return replace(self, positions=merge(self.positions, grown))

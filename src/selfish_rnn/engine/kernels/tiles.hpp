@@ -4,6 +4,8 @@
 // A panel holds a few columns (tokens) of a matrix of activations: width floats for each feature, feature after feature.
 #pragma once
 
+#include <algorithm>
+
 #include "packed.hpp"
 #include "vectors.hpp"
 
@@ -14,6 +16,10 @@ namespace selfish {
 namespace SELFISH_TARGET {
 
 constexpr int kAhead = 3;  // entries whose output row is fetched early; at most kSpareEntries
+
+// Widths a panel can have: one column, or a multiple of eight up to 64.
+constexpr int kWidest = 64;
+using Widest = VectorOf<SELFISH_WIDEST>::type;
 
 template <int Width>
 SELFISH_INLINE void fetch(const float* row) {
@@ -110,8 +116,8 @@ inline void spmm_tile(const TileOf<Local>& tile, const float* values, const floa
 }
 
 // The inner products of one row of d with Count rows of x.
-template <int N, int Count, class Local>
-SELFISH_INLINE V8 inner_products(const Local* local, const float* x, const float* d) {
+template <int N, int Count>
+SELFISH_INLINE V8 inner_products(const uint8_t* local, const float* x, const float* d) {
   constexpr int kWidth = 8 * N;
   V8 sum[8];
   const float* row[Count];
@@ -127,8 +133,8 @@ SELFISH_INLINE V8 inner_products(const Local* local, const float* x, const float
 }
 
 // Added to the gradient; as eight, the rest of them zeros, unless that would reach beyond the tile's values.
-template <int N, int Count, class Local>
-SELFISH_INLINE void add_inner_products(float* gradient, const float* stop, const Local* local, const float* x,
+template <int N, int Count>
+SELFISH_INLINE void add_inner_products(float* gradient, const float* stop, const uint8_t* local, const float* x,
                                        const float* d) {
   const V8 found = inner_products<N, Count>(local, x, d);
   if (Count == 8 || gradient + 8 <= stop) {
@@ -139,10 +145,10 @@ SELFISH_INLINE void add_inner_products(float* gradient, const float* stop, const
 }
 
 // gradient += (d x^T at the weights of one tile); x and d point to the tile's first column and row in their panels.
-template <int N, class Local>
-inline void sddmm_tile(const TileOf<Local>& tile, float* gradients, const float* x, const float* d) {
+template <int N>
+inline void sddmm_tile(const TileOf<uint8_t>& tile, float* gradients, const float* x, const float* d) {
   constexpr int kWidth = 8 * N;
-  const Local* local = tile.local;
+  const uint8_t* local = tile.local;
   float* gradient = gradients + tile.start;
   const float* stop = gradients + tile.stop;
   for (int entry = 0; entry < tile.count; ++entry) {
@@ -165,6 +171,58 @@ inline void sddmm_tile(const TileOf<Local>& tile, float* gradients, const float*
   }
 }
 
+// Inner products that wait, each as the lanes of one vector, until as many as a vector has lanes can be summed together.
+template <class V>
+struct Waiting {
+  static constexpr int kLane = kLanes<V>, kRoom = 64;
+  V products[kRoom];
+  int count = 0;
+
+  // Adds the sums to the gradients from here on, and starts anew behind them.
+  SELFISH_INLINE void add_to(float*& gradient) {
+    int at = 0;
+    for (; at + kLane <= count; at += kLane)
+      store<V>(gradient + at, load<V>(gradient + at) + sums(products + at));
+    if (at < count) {
+      for (int more = count; more < at + kLane; ++more) products[more] = V{};
+      const V rest = sums(products + at);
+      for (int more = at; more < count; ++more) gradient[more] += rest[more - at];
+    }
+    gradient += count;
+    count = 0;
+  }
+};
+
+// The same for large tiles, whose lines have a few weights each: those of several lines are summed together.
+template <int N>
+inline void sddmm_tile(const TileOf<uint16_t>& tile, float* gradients, const float* x, const float* d) {
+  constexpr int kWidth = 8 * N;
+  using V = std::conditional_t<kWidth % kLanes<Widest> == 0, Widest, V8>;
+  constexpr int kLane = kLanes<V>, kVectors = kWidth / kLane;
+  const uint16_t* local = tile.local;
+  float* gradient = gradients + tile.start;
+  Waiting<V> waiting;
+  for (const Entry<uint16_t>*entry = tile.entries, *end = entry + tile.count; entry != end; ++entry) {
+    const float* row = d + entry->line * kWidth;
+    fetch<kWidth>(d + entry[kAhead].line * kWidth);
+    V of_row[kVectors];
+    SELFISH_UNROLL for (int n = 0; n < kVectors; ++n) of_row[n] = load<V>(row + kLane * n);
+    for (int left = entry->count_minus_one + 1; left > 0;) {
+      const int taken = std::min(left, Waiting<V>::kRoom - waiting.count);
+      V* product = waiting.products + waiting.count;
+      for (const V* stop = product + taken; product != stop; ++product) {
+        const float* column = x + *local++ * kWidth;
+        V total = of_row[0] * load<V>(column);
+        SELFISH_UNROLL for (int n = 1; n < kVectors; ++n) total += of_row[n] * load<V>(column + kLane * n);
+        *product = total;
+      }
+      left -= taken;
+      if ((waiting.count += taken) == Waiting<V>::kRoom) waiting.add_to(gradient);
+    }
+  }
+  waiting.add_to(gradient);
+}
+
 // sddmm_tile for a single column.
 template <class Local>
 inline void sddmm_tile_single(const TileOf<Local>& tile, float* gradients, const float* x, const float* d) {
@@ -174,10 +232,6 @@ inline void sddmm_tile_single(const TileOf<Local>& tile, float* gradients, const
     for (int left = tile.entries[entry].count_minus_one + 1; left > 0; --left)
       *gradient++ += d[tile.entries[entry].line] * x[*local++];
 }
-
-// Widths a panel can have: one column, or a multiple of eight up to 64.
-constexpr int kWidest = 64;
-using Widest = VectorOf<SELFISH_WIDEST>::type;
 
 template <class Local>
 inline void spmm_of(int width, const TileOf<Local>& tile, const float* values, const float* x, float* y) {

@@ -111,6 +111,24 @@ inline V8 sums(const V8* v) {
          __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15);
 }
 
+// Sixteen vectors likewise.
+inline V16 sums(const V16* v) {
+  const auto halves = [](V16 a, V16 b) {
+    return __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29) +
+           __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+  };
+  const auto quarters = [](V16 a, V16 b) {
+    return __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+           __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+  };
+  const auto lanes = [](V16 a, V16 b) {
+    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+           __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+  };
+  const auto four = [&](const V16* w) { return quarters(halves(w[0], w[1]), halves(w[2], w[3])); };
+  return lanes(lanes(four(v), four(v + 4)), lanes(four(v + 8), four(v + 12)));
+}
+
 // Rows of eight to columns of eight, in place.
 inline void transpose(V8* v) {
   V8 pairs[8], quads[8];

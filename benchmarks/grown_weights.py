@@ -1,0 +1,157 @@
+"""What the second moment of a grown weight should start with: the quickstart with Adam and AdamW under several rules.
+
+    cd benchmarks
+    python grown_weights.py --list                                      # the names of all cases
+    python grown_weights.py --list | xargs -n 1 python grown_weights.py --out ../results/grown-weights
+    python grown_weights.py --table ../results/grown-weights            # their test perplexities
+
+A case such as ``adam-0.0-selfish-matrix-seed1`` is one run of the quickstart preset: optimizer, its first beta, method,
+rule and seed; one line of ``runs.jsonl`` is written for it. The rules: ``matrix``, what the library does, is the mean
+over the surviving weights of the matrix; ``row`` the mean over those of the row, or of the matrix where none survives;
+``zero`` what SET and RigL were published with; ``age`` starts at zero, too, but counts the steps of every weight for
+itself, so that the correction for a young average is that weight's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Adam, AdamW
+
+from selfish_rnn.experiment.presets import build_experiment, read_preset
+from selfish_rnn.runs.run import Run
+from selfish_rnn.sparsifier import optimizer_state, weights
+from selfish_rnn.training import optimizers
+
+SEEDS = (1, 2, 3)
+GROWING = ("selfish", "set", "dsr", "rigl")
+NOT_GROWING = ("static", "static-er", "gmp", "snfs", "dense")
+"""Nothing is grown, or, by SNFS, nothing is reset: one rule is as good as another."""
+
+
+def cases() -> list[str]:
+    """The most telling ones first."""
+    table = [("adam", 0.0, method, rule) for method in GROWING for rule in ("zero", "matrix")]
+    table += [("adam", 0.0, method, "matrix") for method in NOT_GROWING]
+    choice = [(name, beta, "selfish", rule) for name, beta in (("adam", 0.9), ("adamw", 0.0), ("adamw", 0.9))
+              for rule in ("zero", "matrix")]  # fmt: skip
+    choice += [("adam", beta, "selfish", rule) for beta in (0.0, 0.9) for rule in ("row", "age")]
+    choice += [(name, beta, "static", "matrix") for name, beta in (("adam", 0.9), ("adamw", 0.0), ("adamw", 0.9))]
+    first = [case for case in table if case[2] in ("selfish", "static")]
+    ordered = [
+        *itertools.product(first, SEEDS),
+        *itertools.product([case for case in table if case not in first], SEEDS[:1]),
+        *((case, seed) for seed in SEEDS for case in choice),
+        *((case, seed) for seed in SEEDS[1:] for case in table if case not in first),
+    ]
+    return ["-".join(map(str, (*case, f"seed{seed}"))) for case, seed in ordered]
+
+
+class AgedAdam(Adam):
+    """Adam that counts the steps of every weight for itself; what starts afresh starts at age 0."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            first, second = group["betas"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                gradient = parameter.grad.add(parameter, alpha=group["weight_decay"])
+                state = self.state[parameter]
+                if not state:
+                    state.update({key: torch.zeros_like(parameter) for key in ("age", "exp_avg", "exp_avg_sq")})
+                state["age"].add_(1)
+                state["exp_avg"].lerp_(gradient, 1 - first)
+                state["exp_avg_sq"].mul_(second).addcmul_(gradient, gradient, value=1 - second)
+                mean = state["exp_avg"] / (1 - first ** state["age"])
+                length = (state["exp_avg_sq"] / (1 - second ** state["age"])).sqrt_().add_(group["eps"])
+                parameter.addcdiv_(mean, length, value=-group["lr"])
+
+
+def mean_of_rows(optimizer: Any, parameter: nn.Parameter, positions: Tensor, kept: Tensor | None = None) -> None:
+    """As ``reset_state``, with the second moment at the mean over the surviving weights of the row."""
+    optimizer_state.reset_state(optimizer, parameter, positions, kept)
+    moment = optimizer.state.get(parameter, {}).get("exp_avg_sq")
+    if kept is None or moment is None:
+        return
+    columns, flat = parameter.shape[1], moment.view(-1)
+    counts = torch.zeros(len(parameter)).index_add_(0, kept // columns, torch.ones(len(kept)))
+    sums = torch.zeros(len(parameter)).index_add_(0, kept // columns, flat[kept])
+    rows = positions // columns
+    flat[positions] = torch.where(counts[rows] > 0, sums[rows] / counts[rows], flat[positions])
+
+
+def run(case: str) -> dict[str, Any]:
+    name, beta, rest = case.split("-", 2)
+    method, rule, seed = rest.rsplit("-", 2)
+    masked = rule == "row" or method in ("snfs", "dense")
+    if rule in ("zero", "age"):
+        optimizer_state.SECOND_MOMENTS = frozenset()
+    if rule == "row":
+        weights.reset_state = mean_of_rows  # type: ignore[attr-defined]
+    optimizers._OPTIMIZERS["adam"] = AdamW if name == "adamw" else AgedAdam if rule == "age" else Adam
+    settings = read_preset("quickstart")[0] | {
+        "method": method,
+        "seed": int(seed.removeprefix("seed")),
+        "engine": "masked" if masked else "packed",
+        "threads": 1,
+        "optimizer": {
+            "name": "adam",
+            "betas": [float(beta), 0.999],
+            "weight_decay": 0.01 if name == "adamw" else 1.2e-6,
+        },
+    }
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        summary = Run.start(build_experiment(settings, case), Path(folder) / "run").train()
+    kept = ("valid_perplexity", "test_perplexity", "active_weights", "engine", "seconds")
+    return {
+        "case": case,
+        **{key: summary[key] for key in kept},
+        "torch": torch.__version__,
+        "machine": platform.platform(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def table(folder: Path) -> None:
+    found: dict[str, list[float]] = defaultdict(list)
+    for line in sorted(set((folder / "runs.jsonl").read_text().splitlines())):
+        record = json.loads(line)
+        found[record["case"].rsplit("-", 1)[0]].append(record["test_perplexity"])
+    for case, values in sorted(found.items()):
+        print(f"{case:32s} {statistics.mean(values):6.2f}   {' '.join(f'{value:.2f}' for value in values)}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("case", nargs="*")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", type=Path)
+    given = parser.parse_args()
+    if given.list:
+        print("\n".join(cases()))
+    elif given.table is not None:
+        table(given.table)
+    elif given.out is None:
+        sys.exit("--out says where the results go")
+    else:
+        given.out.mkdir(parents=True, exist_ok=True)
+        for case in given.case:
+            line = json.dumps(run(case))
+            with (given.out / "runs.jsonl").open("a") as file:
+                file.write(line + "\n")

@@ -1,0 +1,104 @@
+"""Sparse training under Lightning (the extra ``lightning``)."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
+
+from selfish_rnn.integrations.epochs import Engine, SparseEpochs, averaging, observed
+from selfish_rnn.sparsifier import Sparsifier
+
+
+class SelfishCallback(Callback):
+    """Makes the module that is fitted sparse, and rewires it between epochs.
+
+    ::
+
+        callback = SelfishCallback(sparsity=0.9, engine="packed")
+        trainer = Trainer(max_epochs=20, callbacks=[callback])
+        trainer.fit(module, loader)
+        print(callback.sparsifier.summary())
+
+    The topology goes into Lightning's checkpoints, and ``trainer.fit(..., ckpt_path=...)`` goes on bit-identically.
+    With :class:`~selfish_rnn.SNTASGD` validations and tests see the averages.
+
+    Args:
+        engine: ``"masked"``, or ``"packed"`` to store and multiply existing weights only.
+        monitor: the logged validation loss that tells :class:`~selfish_rnn.SNTASGD` when to start averaging.
+        settings: of the :class:`~selfish_rnn.Sparsifier`; ``rewirings`` is the trainer's ``max_epochs``.
+
+    Layers are made in the module's ``__init__``, before the callback sees it.
+    """
+
+    def __init__(self, *, engine: Engine = "masked", monitor: str | None = None, **settings: Any) -> None:
+        self._epochs = SparseEpochs(engine, settings)
+        self._packed = engine == "packed"
+        self._monitor = monitor
+
+    @property
+    def sparsifier(self) -> Sparsifier:
+        """Bound to the module since ``fit`` began."""
+        return self._epochs.sparsifier
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage != "fit":
+            return
+        averages = [each for each in trainer.callbacks if isinstance(each, StochasticWeightAveraging | WeightAveraging)]
+        if averages and self._packed:
+            raise ValueError(
+                f"{type(averages[0]).__name__} would average packed weights of different positions: use "
+                'engine="masked", or the optimizer selfish_rnn.SNTASGD, which averages every weight since it grew'
+            )
+        self._epochs.bind(pl_module, None if trainer.max_epochs in (None, -1) else trainer.max_epochs)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self._monitor is None and any(not each.averaging for each in averaging(trainer.optimizers)):
+            warnings.warn(
+                "the optimizer starts to average when a validation loss stops improving: name it with "
+                'SelfishCallback(monitor="val_loss"), or call its observe() or start_averaging()',
+                stacklevel=2,
+            )
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._epochs.begin_epoch(trainer.current_epoch, trainer.optimizers)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        if trainer.is_last_batch:
+            self._epochs.begin_last_pass()
+
+    def on_train_batch_end(self, trainer: Trainer, *args: Any) -> None:
+        self._epochs.end_last_pass()
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._epochs.show_averages(trainer.optimizers)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._epochs.hide_averages()
+        if self._monitor is None or trainer.sanity_checking or trainer.state.fn != "fit":
+            return
+        for optimizer in averaging(trainer.optimizers):
+            loss = torch.tensor(observed(trainer.callback_metrics, self._monitor), device=pl_module.device)
+            optimizer.observe(float(trainer.strategy.reduce(loss, reduce_op="mean")))  # the same on all ranks
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._epochs.show_averages(trainer.optimizers)
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._epochs.hide_averages()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        self._epochs.end_last_pass()
+        self._epochs.hide_averages()
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._epochs.end()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sparsifier": self.sparsifier.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.sparsifier.load_state_dict(state_dict["sparsifier"])
