@@ -85,10 +85,14 @@ def _modules(model: LanguageModel) -> tuple[Step, Any]:
 
 
 def _one_call(model: LanguageModel) -> tuple[Step, Any]:
-    """Its state stays inside."""
-    step = model.next_word()
-    assert step is not None
-    return lambda word: (step(int(word)).view(1, 1, -1),), ()
+    """Of a model with packed weights; the state is in the program."""
+    program = model.next_word()
+    assert program is not None
+    return lambda word: (program(int(word)),), ()
+
+
+def _packed_int8(model: LanguageModel) -> tuple[Step, Any]:
+    return _one_call(quantize(model))
 
 
 def _bfloat16(model: LanguageModel) -> tuple[Step, Any]:
@@ -163,6 +167,8 @@ def _onnx(int8: bool) -> Callable[[LanguageModel], tuple[Step, Any]]:
         onnxruntime: Any = import_module("onnxruntime")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
+        # Its threads would go on looking for work while others are measured.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         with tempfile.TemporaryDirectory() as folder:
             state = model.initial_state(1)
             path = _export(_Module(model), state, folder)
@@ -187,7 +193,8 @@ def _openvino(int8: bool) -> Callable[[LanguageModel], tuple[Step, Any]]:
         core = import_module("openvino").Core()
         with tempfile.TemporaryDirectory() as folder:
             if int8:  # of products: NNCF leaves the weights of an LSTM as they are
-                unrolled = _Unrolled(model, lambda matrix, x, bias: functional.linear(x, matrix, bias))
+                # A matrix of one row: OpenVINO multiplies a vector by other, slower means.
+                unrolled = _Unrolled(model, lambda matrix, x, bias: functional.linear(x[None], matrix, bias)[0])
                 state: Sequence[Tensor] = unrolled.state
                 network = core.read_model(str(_export(unrolled, state, folder)))
                 network = import_module("nncf").compress_weights(network)
@@ -218,8 +225,7 @@ RIVALS: dict[str, Callable[[LanguageModel], tuple[Step, Any]]] = {
     "openvino-int8": _openvino(int8=True),
     "csr": _csr,
     "packed": _modules,
-    "packed-step": _one_call,
-    "packed-int8": lambda model: _one_call(quantize(model)),
+    "packed-call": _one_call,
+    "packed-int8": _packed_int8,
 }
-"""What makes, of a network that is zero outside its topology (packed for ``packed`` and its kind), a step and a first
-state."""
+"""What makes, of a network that is zero outside its topology (packed for ours), a step and a first state."""
