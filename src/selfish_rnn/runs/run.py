@@ -17,7 +17,7 @@ from selfish_rnn.corpora import KNOWN_CORPORA, Corpus, Vocabulary, load_corpus, 
 from selfish_rnn.engine import available
 from selfish_rnn.errors import RankLostError, SaidByFirst, UserError
 from selfish_rnn.experiment.presets import build_experiment, read_config, to_yaml
-from selfish_rnn.experiment.settings import Experiment, changed_settings
+from selfish_rnn.experiment.settings import Experiment, changed_settings, identity
 from selfish_rnn.experiment.small_dense import resolve_model
 from selfish_rnn.files import WriteError
 from selfish_rnn.models import LanguageModel
@@ -35,6 +35,12 @@ from selfish_rnn.training.metrics import Listener
 from selfish_rnn.training.parallel import Ranks
 from selfish_rnn.training.saved_weights import restore
 from selfish_rnn.training.trainer import DivergedError, Trainer
+
+
+class DivergedRunError(UserError):
+    """A run that came to numbers that are none; the command line ends with a code of its own."""
+
+    exit_code = 3
 
 
 def experiment_corpus(experiment: Experiment) -> Corpus:
@@ -119,7 +125,10 @@ class Run:
 
     def model(self) -> LanguageModel:
         """The best model so far, ready to evaluate."""
-        return self._model(self.folder.read_model(), len(self.vocabulary))
+        return self._model(self._weights(), len(self.vocabulary))
+
+    def _weights(self) -> dict[str, Tensor]:
+        return self.folder.read_model(identity(self.experiment))
 
     def _model(self, weights: Mapping[str, Tensor], words: int) -> LanguageModel:
         experiment = self.experiment
@@ -155,7 +164,7 @@ class Run:
             # The best model is another network than the last one, which is gone by now.
             gc.collect()
             give_back_freed_memory()
-            best = self._model(ranks.from_first(self.folder.read_model), len(corpus.vocabulary))
+            best = self._model(ranks.from_first(self._weights), len(corpus.vocabulary))
             summary = {**evaluate_splits(best, self.experiment, corpus, ranks), **outcome}
             summary["peak_memory_mib"] = peak_memory()
             if ranks.first:
@@ -199,7 +208,7 @@ class Run:
             if not ranks.first:  # they all have the same loss
                 raise SaidByFirst(str(error)) from error
             experiment = self.experiment
-            raise UserError(
+            raise DivergedRunError(
                 f"training diverged: {error}; {self._kept()}. Try a smaller optimizer.lr (now "
                 f"{experiment.optimizer.lr:g}), a "
                 f"smaller clip (now {experiment.clip}) or a smaller prune_rate (now {experiment.prune_rate:g}) in a "

@@ -51,8 +51,40 @@ def choose_engine(experiment: Experiment, vocabulary: int) -> EngineChoice:
     """The engine of a run: as its settings say, where that is possible.
 
     ``auto`` takes the packed one where the masked network would not fit into memory, or where packing is known to pay.
-    Elsewhere it measures a few updates with both, one after the other.
+    Elsewhere it measures a few updates with both, one after the other. A network that cannot fit into memory is refused
+    before any of it is made.
     """
+    choice = _choose(experiment, vocabulary)
+    refuse_too_large(experiment, vocabulary, choice.engine)
+    return choice
+
+
+def refuse_too_large(experiment: Experiment, vocabulary: int, engine: str) -> None:
+    """Refuse a network whose training takes more memory than there is."""
+    needed, free = needed_memory(experiment, vocabulary, engine), available_memory()
+    if torch.device(experiment.device).type == "cpu" and free is not None and needed > free:
+        raise UserError(
+            f"to train this network with engine={engine} takes at least {needed / 2**30:,.1f} GiB of memory, "
+            f"{free / 2**30:,.1f} GiB are free: make the model or batch_size smaller"
+            + ("" if engine == "packed" else ", or use engine=packed and a higher sparsity")
+        )
+
+
+def needed_memory(experiment: Experiment, vocabulary: int, engine: str) -> int:
+    """How many bytes training takes at least: weights, gradients, what the optimizer remembers of each; the scores of
+    all words where they are made whole."""
+    with torch.device("meta"):  # takes neither time nor memory
+        model = experiment.model.build(vocabulary)
+    sparse = sum(math.prod(each.shape) for each in choose_weights(model, None, model.dense_parameters))
+    others = sum(weight.numel() for weight in model.parameters()) - sparse
+    remembered = {"snt-asgd": 8, "nt-asgd": 4, "adam": 8, "momentum-sgd": 4}.get(experiment.optimizer.name, 0)
+    if engine == "packed":  # 4 bytes of an index for each weight
+        return int((1 - experiment.sparsity) * sparse) * (12 + remembered) + others * (8 + remembered)
+    words = experiment.window * experiment.batch_size // experiment.sub_batches
+    return (sparse + others) * (8 + remembered) + 2 * 4 * words * vocabulary
+
+
+def _choose(experiment: Experiment, vocabulary: int) -> EngineChoice:
     if experiment.engine == "masked":
         return EngineChoice("masked")
     asked = experiment.engine == "packed"

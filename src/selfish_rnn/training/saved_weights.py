@@ -67,13 +67,13 @@ def load_portable_weights(model: nn.Module, saved: Mapping[str, Tensor], source:
 def restore(make: Callable[[], Model], saved: Mapping[str, Tensor], source: str, *, packed: bool) -> Model:
     """A model that ``make`` makes, with saved weights; with ``packed`` no sparse matrix is ever made dense."""
     sparse = [name.removesuffix(MASK) for name in saved if name.endswith(MASK)]
+    with torch.device("meta"):  # no memory before the shapes fit: a file may ask for any
+        model = make()
+    shapes = _fitting_shapes(model, saved, source)
     if not packed or not sparse:
         model = make()
         load_portable_weights(model, saved, source)
         return model
-    with torch.device("meta"):
-        model = make()
-    shapes = _fitting_shapes(model, saved, source)
     model = put_packed(model, {name: partial(_packed_weight, saved, name, shapes[name]) for name in sparse})
     for prefix, module in model.named_modules():
         for local, parameter in list(module.named_parameters(recurse=False)):
@@ -108,11 +108,13 @@ def _fitting_shapes(model: nn.Module, saved: Mapping[str, Tensor], source: str) 
 
 
 def _fits(saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> bool:
+    if name in saved and not saved[name].is_floating_point():
+        return False
     if name not in saved or name + MASK not in saved:
         return name in saved and saved[name].shape == shape
     try:
         return saved[name].numel() == len(_positions(saved, name, shape))
-    except ValueError:
+    except (ValueError, TypeError, RuntimeError, IndexError):  # a mask that is none
         return False
 
 
