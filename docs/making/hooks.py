@@ -26,6 +26,7 @@ PAGES = {"CHANGELOG.md": "changelog.md", "README.md": "index.md"}
 
 LINK = re.compile(r"(?<=\]\()(?P<target>[^)#\s]+)(?P<rest>#[^)\s]*)?(?=\))")
 FENCE = re.compile(r"^(```.*?^```)", flags=re.DOTALL | re.MULTILINE)
+INCLUDED = re.compile(r"<!-- README: (.+) -->")
 SHOWN_AS_TEXT = (".py", ".hpp", ".cpp", ".sh", ".yaml", ".cff", ".toml", ".txt")
 MOST_LISTED = 40
 
@@ -45,10 +46,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     files.append(File.generated(config, PAGES["CHANGELOG.md"], content=changes))
     wanted = {
-        target
-        for file in files.documentation_pages()
-        for target in _outside_links(file.content_string, file.src_uri)
-        if target not in PAGES
+        target for file in files.documentation_pages() for target in _outside_links(file.content_string, file.src_uri)
     }
     while wanted:
         target = wanted.pop()
@@ -60,6 +58,10 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
             inside = sorted(each for each in path.iterdir() if not _private(each))
             wanted.update(_relative(each) for each in inside)
             files.append(File.generated(config, uri, content=_listing(target, inside)))
+        elif target.endswith(".md"):
+            content = path.read_text(encoding="utf-8")
+            wanted.update(_outside_links(content, uri))
+            files.append(File.generated(config, uri, content=content))
         elif target.endswith(SHOWN_AS_TEXT):
             content = f"# {target}\n\n```{path.suffix[1:]}\n{path.read_text(encoding='utf-8')}\n```\n"
             files.append(File.generated(config, uri, content=content))
@@ -70,18 +72,27 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Lead links that go outside the documentation to the copies; describe public names that no page describes."""
-    here = posixpath.dirname(page.file.src_uri)
-    if page.file.src_uri == "api/index.md":
+    source = page.file.src_uri
+    markdown = INCLUDED.sub(lambda match: _readme_section(match[1]), markdown)
+    if source == "api/index.md":
         markdown += "".join(f"\n::: selfish_rnn.{name}\n" for name in _undescribed())
 
     def inside(match: re.Match[str]) -> str:
-        target = _outside(match["target"], here)
+        target = _target(match["target"], source)
         if target is None or not (ROOT / target).exists():
             return match[0]
-        there = PAGES.get(target) or _copy(target)
-        return posixpath.relpath(there, here or ".") + (match["rest"] or "")
+        return posixpath.relpath(_in_site(target), posixpath.dirname(source) or ".") + (match["rest"] or "")
 
     return "".join(part if part.startswith("```") else LINK.sub(inside, part) for part in FENCE.split(markdown))
+
+
+def _readme_section(title: str) -> str:
+    """A section of the README without its title, with links as from ``docs/``."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    if not section:
+        raise ValueError(f"the README has no section {title}")
+    return LINK.sub(lambda match: posixpath.relpath(match["target"], "docs") + (match["rest"] or ""), section)
 
 
 def _undescribed() -> list[str]:
@@ -105,20 +116,34 @@ def _named(nav: list[Any] | dict[str, Any] | str) -> Iterator[str]:
 
 
 def _outside_links(markdown: str, source: str) -> Iterator[str]:
-    here = posixpath.dirname(source)
+    """What a page links to that the site would not have by itself."""
     for part in FENCE.split(markdown):
         if not part.startswith("```"):
-            found = (_outside(match["target"], here) for match in LINK.finditer(part))
-            yield from (target for target in found if target is not None)
+            found = (_target(match["target"], source) for match in LINK.finditer(part))
+            yield from (target for target in found if target is not None and _in_site(target) == _copy(target))
 
 
-def _outside(target: str, here: str) -> str | None:
-    """The path in the repository that a link names, if it is none inside the documentation."""
-    if re.match(r"[a-z]+:", target):
+def _target(link: str, source: str) -> str | None:
+    """The path in the repository that a link on a page names; none if it leads out of it."""
+    if re.match(r"[a-z]+:", link):
         return None
-    path = posixpath.normpath(posixpath.join("docs", here, target))
-    in_site = path.startswith("docs/") and not path.startswith("docs/making/")
-    return None if in_site or path.startswith("..") else path
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(_origin(source)), link))
+    return None if path.startswith("..") else path
+
+
+def _origin(source: str) -> str:
+    """The file in the repository that a page of the site is made from."""
+    own = {page: name for name, page in PAGES.items() if name != "README.md"}
+    if source.startswith(f"{COPIES}/"):
+        return source.removeprefix(f"{COPIES}/")
+    return own.get(source, f"docs/{source}")
+
+
+def _in_site(target: str) -> str:
+    """Where in the site a file or folder of the repository is."""
+    if target.startswith("docs/") and not target.startswith("docs/making"):
+        return target.removeprefix("docs/")
+    return PAGES.get(target) or _copy(target)
 
 
 def _copy(target: str) -> str:
@@ -131,8 +156,7 @@ def _copy(target: str) -> str:
 def _listing(target: str, inside: list[Path]) -> str:
     lines = [f"# {target}", ""]
     for each in inside[:MOST_LISTED]:
-        there = posixpath.relpath(_copy(_relative(each)), f"{COPIES}/{target}")
-        lines.append(f"- [{each.name}{'/' if each.is_dir() else ''}]({there})")
+        lines.append(f"- [{each.name}{'/' if each.is_dir() else ''}]({each.name})")
     return "\n".join(lines) + "\n"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Collection
 
 
@@ -10,8 +11,31 @@ class UserError(ValueError):
     """Something the user can put right.
 
     The message names the file, field or value that is wrong and what would be right. The command line prints
-    it as one line and exits with code 2; a library user sees an ordinary ``ValueError``.
+    it as one line and exits with ``exit_code``; a library user sees an ordinary ``ValueError``.
     """
+
+    exit_code = 2
+
+
+def shown(value: object, longest: int = 80) -> str:
+    """A value as a message shows it: on one line, and never longer than a person reads.
+
+    >>> shown("x" * 1000)
+    "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"
+    """
+    if isinstance(value, str):
+        value = value[: longest + 1]  # of a gigantic one no copy is made
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits, or lists in lists
+        return f"a {type(value).__name__} too long to show"
+    return text if len(text) <= longest else text[:longest] + "…"
+
+
+def listed(words: Collection[str], most: int = 5) -> str:
+    """Words with commas between them; of many only the first."""
+    first = ", ".join(itertools.islice(words, most))
+    return first if len(words) <= most else f"{first} and {len(words) - most} more"
 
 
 class SaidByFirst(UserError):  # noqa: N818 - an echo of an error, not one of its own
@@ -24,10 +48,10 @@ class RankLostError(RuntimeError):
 
 def nearest(word: str, names: Collection[str]) -> str:
     """`` (did you mean 'x'?)`` for the name nearest to a word, or nothing if none is near."""
-    matches = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(word[:100], names, n=1, cutoff=0.5)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
 def unknown(kind: str, name: object, names: Collection[str]) -> str:
     """What to say of a name that is in no table: ``unknown method 'st' (did you mean 'set'?); known are ...``."""
-    return f"unknown {kind} {name!r}{nearest(str(name), names)}; known are {', '.join(names)}"
+    return f"unknown {kind} {shown(name)}{nearest(str(name), names)}; known are {', '.join(names)}"

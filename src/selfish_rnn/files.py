@@ -49,6 +49,8 @@ def clear_write_errors(path: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         number = _error_number(error)
+        if number is None and isinstance(error, SafetensorError):
+            raise WriteError(f"cannot write {path}: {str(error)[:200]}") from error
         if number is None:
             raise
         reason, remedy = _REASONS.get(number, (os.strerror(number).lower(), "put that right"))
@@ -87,7 +89,7 @@ def replacing(path: Path) -> Iterator[Path]:
             save_file(tensors, temporary)
     """
     with clear_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         # A folder and not only a file: safetensors puts a temporary of its own beside the path it is given.
         folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=_PARTIAL, dir=path.parent))
         try:
@@ -103,6 +105,14 @@ def replacing(path: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         _sync_folder(path.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """A folder that is there after a power cut, too."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync_folder(folder.parent)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -122,17 +132,21 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Add ``data`` to the end of ``path`` and hand it to the operating system; all of it, or on failure nothing."""
+    """Add ``data`` to the end of ``path``, on the disk when this returns; all of it, or on failure nothing."""
+    new = not path.exists()
     with clear_write_errors(path), open(path, "ab", buffering=0) as file:
         start = file.seek(0, os.SEEK_END)
         remaining = memoryview(data)
         try:
             while remaining:
                 remaining = remaining[file.write(remaining) or 0 :]
+            os.fsync(file.fileno())
         except OSError:
             with suppress(OSError):
                 file.truncate(start)
             raise
+        if new:
+            _sync_folder(path.parent)
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
@@ -173,13 +187,13 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
     try:
         tensors, metadata = read_safetensors(Path(path))
         description = json.loads(metadata[_DESCRIPTION])
-        plain: dict[str, str] = description["metadata"]
+        plain = {str(key): str(value) for key, value in dict(description["metadata"]).items()}
         expected: str = description["sha256"]
     except FileNotFoundError as error:
         raise UserError(f"{path} does not exist: {_FROM_A_COPY}") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
-    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+    except (SafetensorError, KeyError, ValueError, TypeError, RecursionError) as error:
         raise ForeignFileError(f"{path} is damaged, or no file that selfish-rnn wrote: {_FROM_A_COPY}") from error
     if expected != _content_checksum(tensors, plain):
         raise UserError(f"{path} is damaged (its checksum does not match): {_FROM_A_COPY}")

@@ -50,10 +50,10 @@ def _large_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     make = Workload.dense_model
 
     def enlarged(self: Workload) -> LanguageModel:
-        model = make(self)
+        model, scale = make(self), 9 if self.options.network == "on-lstm" else 4
         with torch.no_grad():
             for parameter in model.parameters():
-                parameter.mul_(4 if parameter.ndim > 1 else 0.5)
+                parameter.mul_(scale if parameter.ndim > 1 else 0.5)
         return model
 
     monkeypatch.setattr(Workload, "dense_model", enlarged)

@@ -89,6 +89,10 @@ def test_every_page_is_in_the_navigation(site: Path, pages: dict[Path, Addresses
     assert {page for page in written if (site / page).resolve() not in linked} == set()
 
 
+def test_the_limits_of_the_readme_are_on_their_page(site: Path) -> None:
+    assert "Real speed is for CPUs" in (site / "limits.html").read_text()
+
+
 def test_every_public_name_is_in_the_reference(site: Path, pages: dict[Path, Addresses]) -> None:
     reference = {page: addresses for page, addresses in pages.items() if page.parent == site / "api"}
     places = set().union(*(addresses.places for addresses in reference.values()))

@@ -23,8 +23,21 @@ from selfish_rnn import system
 LONGEST_MESSAGE = 2000
 """Characters of an error that is printed for a person to read."""
 
+SCRATCH = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""Where runs are made: thousands of syncs are not for a disk."""
+
 MOST_FAILURES = 50
 """Failures that are described; all are counted."""
+
+
+class Patience:
+    """Until when a drill goes on: one that is not done by then counts what it has tried."""
+
+    end = float("inf")
+
+    @classmethod
+    def over(cls) -> bool:
+        return time.monotonic() > cls.end
 
 
 @dataclass
@@ -82,11 +95,12 @@ def in_children(
 ) -> Outcome:
     """Try ``attempt(number)`` in forked processes; it returns what it came to in a word, or raises.
 
-    A process that dies, or works on one try for longer than ``patience`` seconds, is a failure, and the next goes on.
+    A process that dies, or works on one try for longer than ``patience`` seconds of the processor's time, or waits ten
+    times as long, is a failure, and the next goes on.
     """
     outcome = Outcome(name, seed)
     started, next_try = time.monotonic(), 0
-    while next_try < tries:
+    while next_try < tries and not Patience.over():
         stop = min(next_try + batch, tries)
         reader, writer = os.pipe()
         child = os.fork()
@@ -113,8 +127,10 @@ def in_children(
 def _work(attempt: Callable[[int], str], numbers: range, writer: int, patience: int) -> None:
     """In the child: one line for each try."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
     for number in numbers:
-        signal.alarm(patience)
+        signal.alarm(10 * patience)
+        signal.setitimer(signal.ITIMER_PROF, patience)
         try:
             report = {"kind": attempt(number)}
         except FailedError as failure:
@@ -129,7 +145,9 @@ def _death(status: int) -> str:
     if not os.WIFSIGNALED(status):
         return f"the process ended with {os.WEXITSTATUS(status)}"
     number = os.WTERMSIG(status)
-    return "no end" if number == signal.SIGALRM else f"the process died of {signal.Signals(number).name}"
+    return (
+        "no end" if number in (signal.SIGALRM, signal.SIGPROF) else f"the process died of {signal.Signals(number).name}"
+    )
 
 
 def quiet() -> None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import corpus_drill
+import file_drill
+import kill_drill
 import operator_drill
 import pytest
+import setting_drill
 from drill import Outcome
 
 from selfish_rnn.engine import available
@@ -12,6 +18,23 @@ from selfish_rnn.engine import available
 def assert_nothing_failed(outcome: Outcome, tries: int) -> None:
     assert outcome.failures == []
     assert outcome.tried == tries
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("drill", "tries"),
+    [
+        (kill_drill.kill_drill, 8),
+        (kill_drill.signal_drill, 6),
+        (kill_drill.disk_drill, 2),
+        (file_drill.drill, 25),
+        (setting_drill.drill, 300),
+        (corpus_drill.drill, 20),
+    ],
+    ids=["kill", "signal", "disk", "files", "settings", "corpora"],
+)
+def test_nothing_fails_in_a_short_drill(drill: Callable[[int, int], Outcome], tries: int) -> None:
+    assert_nothing_failed(drill(tries, 0), tries)
 
 
 @pytest.mark.slow

@@ -4,6 +4,8 @@
 #
 #   tests/engine/sanitize.sh [tests/engine/test_packed_weight.py ...]
 #
+# or a drill: tests/engine/sanitize.sh tests/drills/run.py operators --tries 1000
+#
 # Wants g++ and an environment in which the tests run; PYTHON names another interpreter than python.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -43,7 +45,11 @@ else
 fi
 g++ -shared -fopenmp -fsanitize=address,undefined "$folder"/*.o -o "$folder/_kernels.so"
 
-[ $# -gt 0 ] || set -- tests/engine
+case "${1:-}" in
+  */run.py) ;;
+  "") set -- -m pytest -q -p no:cacheprovider tests/engine ;;
+  *) set -- -m pytest -q -p no:cacheprovider "$@" ;;
+esac
 LD_PRELOAD="$(g++ -print-file-name=libasan.so) $(g++ -print-file-name=libubsan.so) $(g++ -print-file-name=libstdc++.so)" \
   ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=1 \
-  SELFISH_RNN_KERNELS="$folder/_kernels.so" "${PYTHON:-python}" -m pytest -q -p no:cacheprovider "$@"
+  SELFISH_RNN_KERNELS="$folder/_kernels.so" "${PYTHON:-python}" "$@"

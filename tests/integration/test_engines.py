@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +167,41 @@ def test_auto_takes_what_is_faster_and_says_so(texts: Path, tmp_path: Path, monk
         assert any(f"{ratio:.1f} times as fast" in note for note in recorder.notes)
         # A resumed run does not measure again.
         assert Run.open(tmp_path / engine).experiment.engine == engine
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "memory", "reason"),
+    [
+        (
+            {"model": {"name": "stacked-lstm", "embedding": 512, "hidden": 512}},
+            9000,
+            1e6,
+            "known to be faster for 13,4",
+        ),
+        ({"model": {"name": "stacked-gru", "hidden": 40_000}, "sparsity": 0.99}, 30, 2**33, r"takes 1\d\d GiB"),
+        ({"model": {"name": "stacked-lstm", "hidden": 512}, "sparsity": 0.3}, 9000, 2**40, "measured"),
+        ({"model": {"name": "stacked-gru", "hidden": 1500}}, 9000, 2**40, "measured"),
+        ({"model": {"name": "rhn", "hidden": 830}, "method": "gmp"}, 9000, 2**40, "measured"),
+        ({"model": {"name": "rhn", "hidden": 830}, "window": 5}, 9000, 2**40, "measured"),
+        ({}, 30, None, "measured"),
+    ],
+)
+def test_auto_measures_only_where_no_rule_knows(
+    changes: dict[str, Any], words: int, memory: int | None, reason: str, texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(*_: object) -> float:
+        raise RuntimeError("measured")
+
+    monkeypatch.setattr(engines, "_measure", measure)
+    monkeypatch.setattr(engines, "available_memory", lambda: memory)
+    experiment = tiny_experiment(texts, **{"engine": "auto", "window": 35, **changes})
+    if reason == "measured":
+        with pytest.raises(RuntimeError, match=reason):
+            choose_engine(experiment, words)
+    else:
+        choice = choose_engine(experiment, words)
+        assert choice.engine == "packed"
+        assert re.search(reason, choice.reason or "")
 
 
 def test_auto_measures(texts: Path) -> None:

@@ -10,20 +10,40 @@ from selfish_rnn.topology.topology import Span
 
 
 @given(topologies())
-def test_bits_round_trip(topology: Topology) -> None:
-    bits = topology.to_bits()
-    assert bits.dtype == torch.uint8
-    assert bits.shape == ((topology.size + 7) // 8,)
-    again = Topology.from_bits(bits, topology.shape, topology.gates)
+def test_a_saved_topology_is_the_same_and_as_small_as_bits_or_positions(topology: Topology) -> None:
+    saved = topology.to_saved()
+    assert saved.nbytes == min((topology.size + 7) // 8, 4 * topology.count)
+    again = Topology.from_saved(saved, topology.shape, topology.gates)
     assert (again.shape, again.gates) == (topology.shape, topology.gates)
     assert torch.equal(again.positions, topology.positions)
-    assert torch.equal(Topology.from_bits(bits, topology.shape).to_mask(), topology.to_mask())
+    assert torch.equal(Topology.from_saved(saved, topology.shape).to_mask(), topology.to_mask())
+
+
+def test_topologies_of_large_matrices_are_saved_at_the_cost_of_their_weights() -> None:
+    for shape, kind in (((100_000, 400_000), torch.int64), ((30_000, 50_000), torch.int32)):
+        positions = torch.tensor([0, 7, shape[0] * shape[1] - 1])
+        topology = Topology(shape, GateLayout.single(shape[0]), positions)
+        assert topology.to_saved().dtype == kind
+        assert torch.equal(Topology.from_saved(topology.to_saved(), shape).positions, positions)
+
+
+def test_bits_of_several_pieces_round_trip() -> None:
+    positions = torch.arange(0, 9_000_003, 3)
+    topology = Topology((3, 3_000_001), GateLayout.single(3), positions)
+    assert topology.to_saved().dtype == torch.uint8
+    assert torch.equal(Topology.from_saved(topology.to_saved(), topology.shape).positions, positions)
+
+
+@pytest.mark.parametrize("positions", [[3, 2], [2, 2], [-1, 2], [2, 20]])
+def test_saved_positions_that_cannot_be_are_refused(positions: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"none of a matrix of shape \(5, 4\)"):
+        Topology.from_saved(torch.tensor(positions), (5, 4))
 
 
 def test_bits_of_another_size_are_refused() -> None:
-    bits = Topology((4, 4), GateLayout.single(4), torch.arange(16)).to_bits()
+    bits = Topology((4, 4), GateLayout.single(4), torch.arange(16)).to_saved()
     with pytest.raises(ValueError, match=r"2 bytes does not fit a matrix of shape \(5, 5\)"):
-        Topology.from_bits(bits, (5, 5))
+        Topology.from_saved(bits, (5, 5))
 
 
 @given(topologies())

@@ -287,7 +287,7 @@ def test_from_the_state_at_a_pause_another_trainer_goes_on_to_the_same_bits(text
 
 
 def test_divergence_is_an_error(texts: Path):
-    wild = tiny_trainer(texts, optimizer={"name": "sgd", "lr": 1e30}, clip=None)
+    wild = tiny_trainer(texts, optimizer={"name": "sgd", "lr": 1e6, "weight_decay": 1e6}, clip=None)
     with pytest.raises(DivergedError, match=r"(loss|norm of the gradient) became .* at update \d"):
         wild.run()
 

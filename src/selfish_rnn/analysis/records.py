@@ -210,7 +210,7 @@ def _read_topologies(folder: Path, settings: Mapping[str, Any]) -> dict[str, Top
         with safe_open(model, framework="pt") as file:
             saved = set(file.keys())
             return {
-                name: Topology.from_bits(file.get_tensor(name + MASK), tuple(weight.shape), gates)
+                name: Topology.from_saved(file.get_tensor(name + MASK), tuple(weight.shape), gates)
                 for name, weight, gates in choose_weights(network, None, network.dense_parameters)
                 if name + MASK in saved
             }

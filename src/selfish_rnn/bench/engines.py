@@ -70,6 +70,10 @@ ENGINES: dict[str, Engine] = {
     "csr": Engine("torch CSR", ("inference", "operators"), networks=("lstm",), colour="#a83279", marker="^"),
     "sparseprop": Engine("SparseProp", ("operators",), packages=("sparseprop",)),
     "packed": Engine("packed", tuple(KINDS), kernels=True, colour="#1b6ca8"),
+    "packed-call": Engine("packed, one call", ("inference",), kernels=True, colour="#5aa9d6", marker="D"),
+    "packed-int8": Engine(
+        "packed int8, one call", ("inference",), tolerance=0.2, kernels=True, colour="#2a9d4a", marker="v"
+    ),
 }
 """By the name that ``--engines`` takes. CSR and SparseProp have no recurrent layers, and outside training a masked
 network does what a dense one does."""

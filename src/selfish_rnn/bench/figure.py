@@ -98,7 +98,7 @@ def _speed(axes: Any, rows: Sequence[Row]) -> None:
         bounds += lowest + highest
         axes.plot(places, ratios, zorder=3, **look)
         axes.vlines(places, lowest, highest, color=look["color"], linewidth=1.2, zorder=2)
-        for point in zip(places, ratios, strict=True) if engine == "packed" else ():
+        for point in zip(places, ratios, strict=True) if engine in ("packed", "packed-int8") else ():
             text = {"color": look["color"], "path_effects": outline, "zorder": 4, "fontsize": 7}
             axes.annotate(f"{point[1]:.1f}", point, (5, -10), textcoords="offset points", **text)
     axes.set_yscale("log")

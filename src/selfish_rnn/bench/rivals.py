@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from selfish_rnn.bench.products import to_csr
+from selfish_rnn.engine import quantize
 from selfish_rnn.models import LanguageModel
 
 _LSTM_PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -81,6 +82,17 @@ class _Module(nn.Module):
 
 def _modules(model: LanguageModel) -> tuple[Step, Any]:
     return _Module(model), model.initial_state(1)
+
+
+def _one_call(model: LanguageModel) -> tuple[Step, Any]:
+    """Of a model with packed weights; the state is in the program."""
+    program = model.next_word()
+    assert program is not None
+    return lambda word: (program(int(word)),), ()
+
+
+def _packed_int8(model: LanguageModel) -> tuple[Step, Any]:
+    return _one_call(quantize(model))
 
 
 def _bfloat16(model: LanguageModel) -> tuple[Step, Any]:
@@ -155,6 +167,8 @@ def _onnx(int8: bool) -> Callable[[LanguageModel], tuple[Step, Any]]:
         onnxruntime: Any = import_module("onnxruntime")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
+        # Its threads would go on looking for work while others are measured.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         with tempfile.TemporaryDirectory() as folder:
             state = model.initial_state(1)
             path = _export(_Module(model), state, folder)
@@ -179,7 +193,8 @@ def _openvino(int8: bool) -> Callable[[LanguageModel], tuple[Step, Any]]:
         core = import_module("openvino").Core()
         with tempfile.TemporaryDirectory() as folder:
             if int8:  # of products: NNCF leaves the weights of an LSTM as they are
-                unrolled = _Unrolled(model, lambda matrix, x, bias: functional.linear(x, matrix, bias))
+                # A matrix of one row: OpenVINO multiplies a vector by other, slower means.
+                unrolled = _Unrolled(model, lambda matrix, x, bias: functional.linear(x[None], matrix, bias)[0])
                 state: Sequence[Tensor] = unrolled.state
                 network = core.read_model(str(_export(unrolled, state, folder)))
                 network = import_module("nncf").compress_weights(network)
@@ -210,5 +225,7 @@ RIVALS: dict[str, Callable[[LanguageModel], tuple[Step, Any]]] = {
     "openvino-int8": _openvino(int8=True),
     "csr": _csr,
     "packed": _modules,
+    "packed-call": _one_call,
+    "packed-int8": _packed_int8,
 }
-"""What makes, of a network that is zero outside its topology (packed for ``packed``), a step and a first state."""
+"""What makes, of a network that is zero outside its topology (packed for ours), a step and a first state."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from selfish_rnn.bench.engines import ENGINES
 from selfish_rnn.bench.options import BenchOptions
 from selfish_rnn.bench.rivals import next_word, onednn
 from selfish_rnn.engine import pack
@@ -54,10 +55,11 @@ class Workload:
 
         The packed one is never dense.
         """
-        with deferred_init() if engine == "packed" else nullcontext():
+        packed = ENGINES[engine].kernels
+        with deferred_init() if packed else nullcontext():
             model = self.dense_model()
         sparsifier = Sparsifier(model, sparsity=self.sparsity, method="static", seed=SEED)
-        if engine == "packed":
+        if packed:
             pack(model)
         elif engine != "masked":
             sparsifier.detach()

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
+from typer.core import TyperGroup
 
 from selfish_rnn import __version__
+from selfish_rnn.cli.console import StoppedError, output, show_error
 from selfish_rnn.cli.flops import flops
 from selfish_rnn.cli.header import header
 from selfish_rnn.cli.report import report
@@ -23,9 +24,21 @@ from selfish_rnn.errors import RankLostError, SaidByFirst, UserError
 if TYPE_CHECKING:
     from selfish_rnn.runs.run import Run
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-# A folder may be called :key:, and a log has no edge at which tables would have to be folded.
-console = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 200)
+
+class Commands(TyperGroup):
+    """The commands; Ctrl-C ends them with a line of our own, which typer would leave out."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise StoppedError("interrupted") from None
+
+
+app = typer.Typer(
+    cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
+console = output()
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 SourceArgument = Annotated[Path, typer.Argument(metavar="RUN|FILE", help="Folder of a run, or an exported model.")]
@@ -311,16 +324,18 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """Run the command line; what the user can put right is one line and exit code 2."""
+    """Run the command line; what the user can put right is one line and exit code 2, a run that diverged is 3."""
     try:
         app(prog_name="selfish-rnn")  # which leaves by itself
     except SaidByFirst:
         raise SystemExit(2) from None
     except UserError as error:
-        message, code = str(error), 2
+        message, code = str(error), error.exit_code
     except RankLostError as error:
         message, code = str(error), TRY_AGAIN
     except KeyboardInterrupt:
         message, code = "interrupted", 130
-    Console(stderr=True, highlight=False, emoji=False).print(f"error: {message}", markup=False, soft_wrap=True)
+    except MemoryError as error:
+        message, code = f"there is not enough memory: {error}", 2
+    show_error(message)
     raise SystemExit(code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from selfish_rnn.cli.console import output
 from selfish_rnn.cli.many_runs import JobsOption, RayOption, RunsDisplay, finish, workers
 from selfish_rnn.errors import UserError
 
@@ -45,8 +45,7 @@ def reproduce(
     from selfish_rnn.reproduce.results import Results
     from selfish_rnn.reproduce.scales import scale_named
 
-    # A folder may be called :key:, and a log has no edge at which tables would have to be folded.
-    console = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 200)
+    console = output()
     size = scale_named(scale)
     kept = Results(results, size.name)
     budget = seconds or size.budget

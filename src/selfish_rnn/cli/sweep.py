@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from selfish_rnn.cli.console import output
 from selfish_rnn.cli.many_runs import JobsOption, RayOption, RunsDisplay, finish, workers
 
 if TYPE_CHECKING:
@@ -34,8 +33,7 @@ def sweep(
     from selfish_rnn.scheduling.scheduler import run
     from selfish_rnn.scheduling.sweep import Sweep, seeds_together
 
-    # A folder may be called :key:, and a log has no edge at which tables would have to be folded.
-    console = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 200)
+    console = output()
     found = Sweep.read(file, runs or Path("runs") / file.stem)
     if dry_run:
         for one in found.runs:

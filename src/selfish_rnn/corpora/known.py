@@ -6,14 +6,17 @@ import contextlib
 import hashlib
 import http.client
 import os
+import time
 import urllib.request
 from dataclasses import dataclass
+from typing import Any
 
 from selfish_rnn.corpora.storage import DATA_VARIABLE, cache_directory, data_directory
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import WriteError, write_atomically
 
 TIMEOUT_SECONDS = 30.0
+TOTAL_SECONDS = 600.0
 # Several times the largest file; a mirror that answers with something endless is stopped here.
 _LARGEST_DOWNLOAD = 64 * 2**20
 
@@ -77,11 +80,23 @@ def _download(corpus: KnownCorpus, split: str) -> bytes:
     address = corpus.mirror.format(split=split)
     try:
         with urllib.request.urlopen(address, timeout=TIMEOUT_SECONDS) as response:
-            content: bytes = response.read(_LARGEST_DOWNLOAD)
+            content = _read_in_time(response, time.monotonic() + TOTAL_SECONDS)
     except (OSError, http.client.HTTPException) as error:
         raise UserError(_no_network(corpus, address, error)) from error
     _verify(content, corpus.sums[split], address, "the mirror has changed; get the file elsewhere")
     return content
+
+
+def _read_in_time(response: Any, end: float) -> bytes:
+    """All of an answer: the timeout of a connection is that of one read, and a mirror may drip for ever."""
+    pieces: list[bytes] = []
+    size = 0
+    while size < _LARGEST_DOWNLOAD and (piece := response.read1(2**16)):
+        pieces.append(piece)
+        size += len(piece)
+        if time.monotonic() > end:
+            raise TimeoutError(f"not complete after {TOTAL_SECONDS:g} seconds")
+    return b"".join(pieces)
 
 
 def _verify(content: bytes, expected: str, source: str, advice: str) -> None:

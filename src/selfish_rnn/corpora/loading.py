@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from selfish_rnn.corpora import python_docs
@@ -10,9 +11,10 @@ from selfish_rnn.corpora.cache import cache_path, load_cached, store
 from selfish_rnn.corpora.corpus import SPLITS, Corpus, encode_texts
 from selfish_rnn.corpora.known import KNOWN, read_known
 from selfish_rnn.corpora.tokenization import PROSE, WHITESPACE
-from selfish_rnn.errors import UserError, nearest
+from selfish_rnn.errors import UserError, nearest, shown
 
 KNOWN_CORPORA: tuple[str, ...] = (python_docs.NAME, *KNOWN)
+LONGEST_WORD = 10_000
 _FILES = "train.txt, valid.txt and test.txt"
 
 
@@ -42,6 +44,12 @@ def _tokens(name: str, texts: dict[str, bytes], tokenizer: str, origin: Path) ->
     if corpus is None:
         decoded = {split: _decode(texts[split], origin / f"{split}.txt") for split in SPLITS}
         corpus = encode_texts(name, decoded, tokenizer)
+        longest = max(corpus.vocabulary.tokens, key=len)
+        if len(longest) > LONGEST_WORD:
+            raise UserError(
+                f"the corpus {name} has a word of {len(longest)} characters, {shown(longest, 40)}: words are separated "
+                f"by spaces and have at most {LONGEST_WORD} characters"
+            )
         if path:
             store(corpus, path)
     return corpus
@@ -67,6 +75,8 @@ def _folder(name_or_folder: str | Path) -> Path:
 
 def _read(path: Path) -> bytes:
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # reading a pipe or a device may never end
+            raise UserError(f"cannot read {path}: it is not a file of text")
         return path.read_bytes()
     except FileNotFoundError as error:
         raise UserError(f"the corpus folder {path.parent} has no {path.name}; it should hold {_FILES}") from error

@@ -7,10 +7,13 @@ import typing
 
 from pydantic import BaseModel, ValidationError
 
-from selfish_rnn.errors import nearest, unknown
+from selfish_rnn.errors import nearest, shown, unknown
 
 INNER_KEYS = {"lr": "optimizer", "nonmono": "optimizer", "hidden": "model", "embedding": "model", "layers": "model"}
 """Keys inside sections that users look for outside."""
+
+MOST, LONGEST_KEY = 5, 80
+"""Mistakes that one message tells of, and characters of a key: nobody reads thousands."""
 
 UNNAMED = ("union_tag_not_found", "model_attributes_type")
 """Errors of a section whose name decides which keys it has, and that has none."""
@@ -24,12 +27,14 @@ def names_of(section: type[BaseModel]) -> tuple[str, ...]:
 def explain(error: ValidationError, settings: type[BaseModel]) -> str:
     """What is wrong with settings, in one line: each key, what is wrong with it, and what was given."""
     explanations: dict[str, str] = {}
-    for detail in error.errors():
+    for detail in error.errors(include_url=False):
+        if len(explanations) == MOST:
+            break
         place, sections = _place(settings, detail["loc"])
         key = ".".join(place)
         kind, names = detail["type"], [name for section in sections for name in names_of(section)]
         if kind == "extra_forbidden":
-            word, known = str(detail["loc"][-1]), list(sections[0].model_fields)
+            word, known = str(detail["loc"][-1])[:LONGEST_KEY], list(sections[0].model_fields)
             outside = key
             key = f"{key}.{word}" if key else word
             hint = nearest(key, [f"{outside}.{name}" if outside else name for name in known])
@@ -47,10 +52,11 @@ def explain(error: ValidationError, settings: type[BaseModel]) -> str:
             text = f"{key} is missing"
         else:
             expected = detail["msg"].replace("Input should be", "must be")
-            text = f"{key}: {expected}, got {detail['input']!r}"
+            text = f"{key}: {expected}, got {shown(detail['input'])}"
         # A value that can be of several types has an error for each; the first says enough.
         explanations.setdefault(key, text)
-    return "; ".join(explanations.values())
+    more = error.error_count() - len(explanations)
+    return "; ".join(explanations.values()) + (f"; and {more} more" if more > 0 and len(explanations) == MOST else "")
 
 
 def _place(settings: type[BaseModel], path: tuple[int | str, ...]) -> tuple[list[str], list[type[BaseModel]]]:

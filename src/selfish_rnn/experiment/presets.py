@@ -11,14 +11,54 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from selfish_rnn.errors import UserError, unknown
+from selfish_rnn.errors import UserError, shown, unknown
 from selfish_rnn.experiment.explain import explain
 from selfish_rnn.experiment.settings import MODEL_SETTINGS, OPTIMIZERS, Experiment
+
+_LONGEST = 2**20
+"""Characters of a configuration file."""
+
+_DEEPEST = 20
+"""Lists in lists, or sections in sections; settings have three."""
 
 NAMED_SECTIONS = ("model", "method", "optimizer")
 """Sections whose ``name`` decides which other keys they have."""
 
 Settings = dict[str, Any]
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as settings are written in it: every key once, and nothing deep."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise yaml.YAMLError(f"it is nested more than {_DEEPEST} deep")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        keys: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, str) and key in keys:
+                raise yaml.YAMLError(
+                    f"the key {shown(key)} is there twice, again in line {key_node.start_mark.line + 1}"
+                )
+            if isinstance(key, str):
+                keys.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def parse(text: str) -> Any:
+    """What YAML means; whatever is wrong with it is a ``YAMLError``, also where the library raises something else."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except (ValueError, KeyError, IndexError, AttributeError, TypeError, OverflowError, RecursionError) as error:
+        raise yaml.YAMLError(f"{type(error).__name__}: {str(error)[:200]}") from error
 
 
 def preset_names() -> list[str]:
@@ -33,20 +73,24 @@ def read_preset(name: str) -> tuple[Settings, str]:
         if name in Experiment.model_fields:
             raise UserError(f"{name!r} is a setting, not a preset: write {name}=VALUE")
         raise UserError(unknown("preset", name, known))
-    settings = yaml.safe_load((_folder() / f"{name}.yaml").read_text())
+    settings = parse((_folder() / f"{name}.yaml").read_text())
     return settings, settings.pop("about")
 
 
 def read_config(path: Path) -> Settings:
     """The settings in a YAML file of the user's."""
     try:
-        settings = yaml.safe_load(path.read_text())
+        with open(path, encoding="utf-8") as file:
+            text = file.read(_LONGEST + 1)  # which ends, whatever the file is
+        if len(text) > _LONGEST:
+            raise UserError(f"configuration file {path} has more than {_LONGEST} characters; it should hold settings")
+        settings = parse(text)
     except FileNotFoundError:
         raise UserError(f"configuration file {path} does not exist") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"configuration file {path} cannot be read: {error}") from None
     except yaml.YAMLError as error:
-        problem = " ".join(str(error).split())
+        problem = " ".join(str(error)[:500].split())
         raise UserError(f"configuration file {path} is not valid YAML: {problem}") from None
     if not isinstance(settings, dict):
         raise UserError(f"configuration file {path} must hold keys and values, such as `epochs: 20`")
@@ -77,7 +121,7 @@ def with_assignments(settings: Settings, assignments: Sequence[str]) -> Settings
     for word in sorted(assignments, key=lambda word: word.partition("=")[0].partition(".")[2] not in ("", "name")):
         key, equals, text = word.partition("=")
         if not equals or not key:
-            raise UserError(f"{word!r} is not a setting; write key=value, such as sparsity=0.8")
+            raise UserError(f"{shown(word)} is not a setting; write key=value, such as sparsity=0.8")
         value = text if key == "corpus" else _value(text)
         section, *inner = key.split(".")
         for name in reversed(inner):
@@ -144,7 +188,7 @@ def _in_common(section: str, old: Settings, name: Any) -> Settings:
 def _value(text: str) -> Any:
     """What a word on the command line means, read as YAML."""
     try:
-        value = yaml.safe_load(text) if text else None
+        value = parse(text) if text else None
     except yaml.YAMLError:
         value = text
     if isinstance(value, str):

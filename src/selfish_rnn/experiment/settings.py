@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
+import types
 import typing
 from collections.abc import Collection
 from functools import partial
@@ -11,18 +14,31 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 import torch
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
-from selfish_rnn.errors import unknown
+from selfish_rnn.errors import shown, unknown
 from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS, ConfiguredMethod
 from selfish_rnn.experiment.explain import names_of
 from selfish_rnn.models import MODELS, LanguageModel
 from selfish_rnn.topology import SELFISH, Method
 from selfish_rnn.topology.methods import OPTIONAL_PARTS, registered_names
 
+LARGEST_SIZE, MOST_PARTS = 10**6, 1000
+"""Of a layer; of layers, depths or experts."""
+
+LARGEST_SEED = 2**63 - 1
+MOST_THREADS = 1024
+
+Count = Annotated[int, Field(gt=0, le=10**9)]
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+# Beyond a million float32 overflows within a few updates.
+Factor = Annotated[float, Field(ge=0, le=1e6)]
+Rate = Annotated[float, Field(gt=0, le=1e6)]
+
 
 class Section(BaseModel):
     """Settings that know no other keys than their own."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 def one_of(kind: str, names: Collection[str]) -> BeforeValidator:
@@ -60,7 +76,7 @@ class MethodSettings(Section):
     redistribution: Annotated[str, part("redistribution")] = Field(description="who gets the freed weights")
     growth: Annotated[str | None, part("growth")] = Field(description="where new weights come")
     pruning: Annotated[str | None, part("pruning")] = Field(description="when weights go for good, if none grow")
-    strength: float = Field(7e-5, gt=0, description="weight of the group lasso, for iss")
+    strength: Rate = Field(7e-5, description="weight of the group lasso, for iss")
 
     @model_validator(mode="before")
     @classmethod
@@ -112,34 +128,34 @@ class OptimizerSettings(Section):
     """What all optimizers have in common."""
 
     name: str
-    lr: float = Field(gt=0, description="learning rate")
-    weight_decay: float = Field(1.2e-6, ge=0, description="part of a weight that is added to its gradient")
+    lr: Rate = Field(description="learning rate")
+    weight_decay: Factor = Field(1.2e-6, description="part of a weight that is added to its gradient")
     drop: LearningRateDrop | None = Field(None, description=DROP)
     decay: LearningRateDecay | None = Field(None, description="lower lr at every epoch after a certain one")
 
 
 class AveragedSettings(OptimizerSettings):
     name: Literal["snt-asgd", "nt-asgd"]
-    lr: float = Field(40.0, gt=0, description="learning rate")
+    lr: Rate = Field(40.0, description="learning rate")
     nonmono: int = Field(5, ge=0, description="averaging starts if validation is no better than so many epochs before")
 
 
 class SGDSettings(OptimizerSettings):
     name: Literal["sgd"]
-    lr: float = Field(1.0, gt=0, description="learning rate")
+    lr: Rate = Field(1.0, description="learning rate")
 
 
 class MomentumSettings(OptimizerSettings):
     name: Literal["momentum-sgd"]
-    lr: float = Field(2.0, gt=0, description="learning rate")
+    lr: Rate = Field(2.0, description="learning rate")
     momentum: float = Field(0.9, ge=0, lt=1, description="part of the last step that is kept")
     drop: LearningRateDrop | None = Field(LearningRateDrop(factor=1.33, patience=1), description=DROP)
 
 
 class AdamSettings(OptimizerSettings):
     name: Literal["adam"]
-    lr: float = Field(0.001, gt=0, description="learning rate")
-    betas: tuple[float, float] = Field((0.0, 0.999), description="parts of the first and second moments that are kept")
+    lr: Rate = Field(0.001, description="learning rate")
+    betas: tuple[Beta, Beta] = Field((0.0, 0.999), description="parts of the first and second moments that are kept")
     eps: float = Field(1e-9, gt=0, description="added to the root of the second moment")
     drop: LearningRateDrop | None = Field(LearningRateDrop(factor=2, patience=2), description=DROP)
 
@@ -204,8 +220,19 @@ def _model_settings(name: str) -> type[ModelSettings]:
     for parameter in inspect.signature(constructor.func).parameters.values():
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in constructor.keywords:
             default = Field(parameter.default, description=MODEL_KEYS.get(parameter.name))
-            fields[parameter.name] = (hints[parameter.name], default)
+            fields[parameter.name] = (_bounded(parameter.name, hints[parameter.name]), default)
     return create_model(f"Settings of {name}", __base__=ModelSettings, **fields)
+
+
+def _bounded(name: str, hint: Any) -> Any:
+    """The type of a size, wherever it has numbers: one no network has would be found out after long work, or never."""
+    if hint is int:
+        return Annotated[int, Field(le=MOST_PARTS if name in ("layers", "depth", "experts") else LARGEST_SIZE)]
+    inner = typing.get_args(hint)
+    if not inner or typing.get_origin(hint) is Literal:
+        return hint
+    bounded = tuple(_bounded(name, part) for part in inner)
+    return Union[bounded] if isinstance(hint, types.UnionType) else hint.__origin__[bounded]  # noqa: UP007
 
 
 MODEL_SETTINGS = {name: _model_settings(name) for name in MODELS}
@@ -240,15 +267,23 @@ def changed_settings(before: dict[str, Any], now: Experiment) -> list[str]:
     return changed
 
 
+def identity(experiment: Experiment) -> str:
+    """What tells the models of an experiment from those of others: a SHA-256 of all settings that decide a result."""
+    decisive = experiment.model_dump(mode="json", exclude=set(MAY_CHANGE), exclude_defaults=True)
+    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+
+
 def check_device(name: str) -> str:
-    """A device that can be used here: ``cpu``, ``cuda`` or ``cuda:1``."""
-    if name.partition(":")[0] not in ("cpu", "cuda"):
-        raise ValueError(f"device must be cpu or cuda, got {name!r}")
+    """A device that can be used here: ``cpu``, ``cuda`` or ``cuda:1``; there is one CPU, also called ``cpu:0``."""
+    if name == "cpu:0":
+        return "cpu"
+    if name != "cpu" and name.partition(":")[0] != "cuda":
+        raise ValueError(f"device must be cpu or cuda, got {shown(name)}")
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"device {name!r} cannot be used here ({reason}); cpu always can") from None
+        raise ValueError(f"device {shown(name)} cannot be used here ({reason}); cpu always can") from None
     return name
 
 
@@ -256,7 +291,7 @@ class Experiment(Section):
     """A complete experiment. Two runs of the same settings on one machine give the same weights, bit by bit."""
 
     corpus: str = Field("python-docs", description="python-docs, ptb, wikitext-2 or a folder of your own")
-    train_tokens: int | None = Field(None, gt=0, description="use only so many tokens of the training text")
+    train_tokens: Count | None = Field(None, description="use only so many tokens of the training text")
     model: ModelSection = Field(MODEL_SETTINGS["stacked-lstm"].model_validate({}), description="the network")
     method: MethodSettings = Field(
         default_factory=lambda: MethodSettings.model_validate("selfish"), description="what is rewired, and how"
@@ -264,32 +299,34 @@ class Experiment(Section):
     sparsity: float = Field(0.67, ge=0, lt=1, description="fraction of zeros")
     prune_rate: float = Field(0.7, ge=0, le=1, description="fraction of weights rewired at first")
     prune_schedule: Annotated[str, part("schedule")] = Field("cosine", description="how the prune rate falls")
-    rewire_every: int | None = Field(None, gt=0, description="updates between rewirings; none: an epoch")
+    rewire_every: Count | None = Field(None, description="updates between rewirings; none: an epoch")
     rescale: bool = Field(False, description="divide the starting weights by sqrt(density)")
     optimizer: OptimizerSection = Field(
         AveragedSettings.model_validate({"name": "snt-asgd"}), description="what makes the steps"
     )
-    epochs: int = Field(100, gt=0, description="passes over the training text")
-    batch_size: int = Field(20, gt=0, description="texts side by side")
-    sub_batches: int = Field(1, gt=0, description="parts of a batch whose gradients are accumulated")
-    valid_batch_size: int = Field(20, gt=0, description="the same for validation")
-    test_batch_size: int = Field(20, gt=0, description="the same for the test")
-    window: int = Field(35, gt=0, description="steps back through time")
+    epochs: Count = Field(100, description="passes over the training text")
+    batch_size: Count = Field(20, description="texts side by side")
+    sub_batches: Count = Field(1, description="parts of a batch whose gradients are accumulated")
+    valid_batch_size: Count = Field(20, description="the same for validation")
+    test_batch_size: Count = Field(20, description="the same for the test")
+    window: Count = Field(35, description="steps back through time")
     variable_window: bool = Field(False, description="draw window lengths around window, and scale lr with them")
     clip: float | None = Field(0.25, gt=0, description="largest norm of the gradient")
-    ar: float = Field(0.0, ge=0, description="weight of the activation penalty")
-    tar: float = Field(0.0, ge=0, description="weight of the temporal activation penalty")
+    ar: Factor = Field(0.0, description="weight of the activation penalty")
+    tar: Factor = Field(0.0, description="weight of the temporal activation penalty")
     restart_at: tuple[int, ...] = Field((), description="epochs after which averaging starts anew")
-    early_stop: int | None = Field(None, gt=0, description="stop after so many epochs without improvement")
-    seed: int = Field(1111, ge=0, description="of everything that is drawn")
-    start_seed: int | None = Field(None, ge=0, description="of starting weights and topology; none: that of the run")
+    early_stop: Count | None = Field(None, description="stop after so many epochs without improvement")
+    seed: Seed = Field(1111, description="of everything that is drawn")
+    start_seed: Seed | None = Field(None, description="of starting weights and topology; none: that of the run")
     engine: Literal["auto", "masked", "packed"] = Field(
         "auto", description="masked: dense with a mask; packed: existing weights only; auto: the faster"
     )
     device: Annotated[str, AfterValidator(check_device)] = Field("cpu", description="cpu, cuda or cuda:1")
-    threads: int | None = Field(None, gt=0, description="none: as many as torch chooses")
+    threads: int | None = Field(None, gt=0, le=MOST_THREADS, description="none: as many as torch chooses")
     keep_topologies: bool = Field(True, description="write down the topology after every rewiring")
-    checkpoint_every: float = Field(10.0, gt=0, description="minutes between checkpoints inside an epoch")
+    checkpoint_every: float = Field(
+        10.0, gt=0, allow_inf_nan=True, description="minutes between checkpoints inside an epoch"
+    )
 
     model_config = ConfigDict(validate_default=True)
 

@@ -1,1 +1,1 @@
-"""Callbacks for other people's training loops, each in a module that needs the package it is for."""
+"""Other people's training loops, and places to share models: each in a module that needs the package it is for."""

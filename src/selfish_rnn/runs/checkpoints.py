@@ -12,7 +12,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from selfish_rnn.files import (
     WriteError,
     clear_write_errors,
     file_checksum,
+    make_folder,
     read_safetensors,
     remove_partial,
     replacing,
@@ -45,6 +46,10 @@ _TENSOR, _FLOAT, _PAIRS = "$tensor", "$float", "$pairs"
 # The checksum covers the very bytes of the body, and the bytes around it are fixed: no flipped bit goes unnoticed.
 _BEFORE, _BETWEEN, _AFTER = b'{"sha256": "', b'", "checkpoint": ', b"}\n"
 _BODY = len(_BEFORE) + 64 + len(_BETWEEN)
+
+
+WRONG_CONTENT = (ArithmeticError, AttributeError, LookupError, RecursionError, RuntimeError, TypeError, ValueError)
+"""What is raised by whoever takes data for what it is not."""
 
 
 class DamagedError(Exception):
@@ -92,7 +97,7 @@ class CheckpointStore:
         tensors: dict[str, Tensor] = {}
         encoded = encode(state, "", tensors)
         with clear_write_errors(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self.folder)
             remove_partial(self.folder)
         tensors_path = self._free_tensors_path(step)
         with replacing(tensors_path) as temporary:
@@ -118,17 +123,29 @@ class CheckpointStore:
         with clear_write_errors(self.folder):
             self._forget_old(step, tensors_path)
 
-    def load(self) -> LoadedCheckpoint:
-        """Return the newest checkpoint whose checksums hold; nothing on disk is changed."""
+    def load(self, use: Callable[[Any], None] | None = None) -> LoadedCheckpoint:
+        """Return the newest checkpoint whose checksums hold; nothing on disk is changed.
+
+        ``use`` is given its state: where that is of another shape or type than it can take, the checkpoint counts as
+        damaged. A ``UserError`` that it raises is passed on.
+        """
         damaged: list[str] = []
         for step in reversed(self.steps()):
             path = self._json_path(step)
             try:
                 state = self._read(path, step)
+                if use is not None:
+                    use(state)
+            except UserError:
+                raise
             except PermissionError as error:
                 raise UserError(f"cannot read {error.filename or path}: permission denied") from error
             except (DamagedError, OSError, SafetensorError) as error:
                 damaged.append(f"{path.name} ({error})")
+                self._damaged.add(step)
+            except WRONG_CONTENT as error:
+                reason = " ".join(str(error).split())[:200]
+                damaged.append(f"{path.name} (its content is none of this run: {type(error).__name__}, {reason})")
                 self._damaged.add(step)
             else:
                 return LoadedCheckpoint(state, step, damaged)

@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from selfish_rnn.corpora import Corpus, Vocabulary, load_corpus
 from selfish_rnn.engine import available
 from selfish_rnn.engine.inference import shipping
-from selfish_rnn.errors import UserError
-from selfish_rnn.experiment.settings import MODEL_SETTINGS, ModelSettings
+from selfish_rnn.errors import UserError, shown
+from selfish_rnn.experiment.explain import explain
+from selfish_rnn.experiment.settings import MODEL_SETTINGS, ModelSettings, identity
 from selfish_rnn.files import ForeignFileError, load_tensors, save_tensors
 from selfish_rnn.models import LanguageModel
+from selfish_rnn.runs.checkpoints import WRONG_CONTENT
 from selfish_rnn.runs.run import Run
 from selfish_rnn.training.evaluation import EvaluationSettings
 from selfish_rnn.training.saved_weights import restore
@@ -33,11 +36,12 @@ _REMEDY = "make one with `selfish-rnn export RUN`"
 def export(run: Run, path: str | os.PathLike[str], *, precision: Precision = "float32") -> None:
     """Write the best model of a run with its vocabulary to one safetensors file.
 
-    A sparse matrix is there as its existing weights, in the order of their positions, and its mask as bits; with
-    ``precision="int8"`` the weights are rounded as :func:`selfish_rnn.quantize` does it, the scale of every row is
-    there, and what is computed for the next word, so that a program without Python can do it.
+    A sparse matrix is there as its existing weights, in the order of their positions, and which exist as
+    :meth:`~selfish_rnn.topology.Topology.to_saved` says it; with ``precision="int8"`` the weights are rounded as
+    :func:`selfish_rnn.quantize` does it, the scale of every row is there, and what is computed for the next word, so
+    that a program without Python can do it.
     """
-    experiment, tensors = run.experiment, run.folder.read_model()
+    experiment, tensors = run.experiment, run.folder.read_model(identity(run.experiment))
     metadata = {
         "format": next(name for name, kind in FORMATS.items() if kind == precision),
         "model": json.dumps(experiment.model.model_dump(mode="json")),
@@ -99,15 +103,17 @@ class ExportedModel:
             raise UserError(f"{path} is of format {metadata['format']}, this version reads format {known}: {_REMEDY}")
         try:
             settings = json.loads(metadata["model"])
-            if not isinstance(settings, dict) or settings.get("name") not in MODEL_SETTINGS:
+            if not isinstance(settings, dict) or settings.get("name") not in list(MODEL_SETTINGS):
                 found = settings.get("name") if isinstance(settings, dict) else settings
-                raise UserError(f"{path} is of a model called {found!r}; known are {', '.join(MODEL_SETTINGS)}")
+                raise UserError(f"{path} is of a model called {shown(found)}; known are {', '.join(MODEL_SETTINGS)}")
             checked = MODEL_SETTINGS[settings["name"]].model_validate(settings)
             evaluation = EvaluationSettings.from_json(metadata.get("evaluation", "{}"))
         except UserError:
             raise
-        except ValueError as error:
-            raise UserError(f"{path} is damaged: {error}") from error
+        except ValidationError as error:
+            raise UserError(f"{path} is damaged: {explain(error, MODEL_SETTINGS[settings['name']])}") from None
+        except WRONG_CONTENT as error:
+            raise UserError(f"{path} is damaged: {str(error)[:200]}") from error
         return cls(
             path,
             FORMATS[metadata["format"]],

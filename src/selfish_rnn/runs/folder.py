@@ -16,7 +16,7 @@ from torch import Tensor
 from selfish_rnn.corpora import Corpus, Vocabulary
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import is_partial, load_tensors, remove_partial, write_atomically
-from selfish_rnn.runs.checkpoints import CheckpointStore
+from selfish_rnn.runs.checkpoints import WRONG_CONTENT, CheckpointStore
 from selfish_rnn.runs.logs import MetricsLog
 
 
@@ -128,7 +128,15 @@ class RunFolder:
 
     def check_corpus(self, corpus: Corpus) -> None:
         """Refuse a corpus that is not the one the run was started with."""
-        if json.loads(self.corpus.read_text())["sha256"] != corpus.checksum():
+        try:
+            expected = json.loads(self.corpus.read_bytes())["sha256"]
+        except (OSError, *WRONG_CONTENT) as error:
+            raise UserError(
+                f"{self.corpus} is damaged, so that nothing tells whether the corpus {corpus.name} is still the one of "
+                "this run: restore it from a copy, or if you know that it is, remove the file and continue with "
+                f"`{self.resume_command}`"
+            ) from error
+        if expected != corpus.checksum():
             raise UserError(
                 f"the corpus {corpus.name} is no longer the one that {self.corpus} tells of: restore its files, or "
                 "start a new run"
@@ -139,8 +147,14 @@ class RunFolder:
             raise UserError(f"{self.vocabulary} is missing: restore it, or continue with `{self.resume_command}`")
         return Vocabulary.load(self.vocabulary)
 
-    def read_model(self) -> dict[str, Tensor]:
-        """The weights of the best model so far."""
+    def read_model(self, run: str) -> dict[str, Tensor]:
+        """The weights of the best model so far, if they are those of the run of this identity."""
         if not self.model.exists() and not self.metrics.read():
             raise UserError(f"no epoch is finished yet: {self.resume_command}")
-        return load_tensors(self.model)[0]
+        tensors, metadata = load_tensors(self.model)
+        if metadata.get("run", run) != run:
+            raise UserError(
+                f"{self.model} is the model of another run, of other settings than {self.config} has: restore it, or "
+                f"continue with `{self.resume_command}`"
+            )
+        return tensors

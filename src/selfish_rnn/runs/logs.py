@@ -94,7 +94,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     """Return the record of a whole line, or None where there is none."""
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     # Without its end a line was still being written, and the next record would be glued to it.
     whole = line.endswith(b"\n") and isinstance(record, dict)

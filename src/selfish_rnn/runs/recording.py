@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from selfish_rnn.errors import UserError
-from selfish_rnn.experiment.settings import Experiment, changed_settings
+from selfish_rnn.experiment.settings import changed_settings, identity
 from selfish_rnn.files import save_tensors
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.runs.logs import EventLog
@@ -31,13 +31,13 @@ class PauseKeeper(Listener):
 
     def resume(self, trainer: Trainer) -> list[str]:
         """Put a trainer where the last checkpoint that is not damaged stands; returns what to tell a person of it."""
-        state, notes = trainer.ranks.from_first(lambda: self._loaded(trainer.experiment))
+        state, notes = trainer.ranks.from_first(lambda: self._loaded(trainer))
         if state is not None:
             trainer.load_state_dict(state)
         return notes
 
-    def _loaded(self, experiment: Experiment) -> tuple[dict[str, Any] | None, list[str]]:
-        """The state to continue from, if there is one; the first rank reads it."""
+    def _loaded(self, trainer: Trainer) -> tuple[dict[str, Any] | None, list[str]]:
+        """The state to continue from, if there is one; the first rank reads it, and tries whether its trainer can."""
         raise NotImplementedError
 
     def on_pause(self, trainer: Trainer) -> None:
@@ -45,6 +45,7 @@ class PauseKeeper(Listener):
         between_epochs = trainer.state.row == 0
         due, stopped = trainer.ranks.any(due, self._stop.requested)
         if due or between_epochs or stopped:
+            trainer.check_finite()  # what cannot be continued is not kept
             self._save(trainer, trainer.state_dict())
             self._last_checkpoint = time.monotonic()
         if stopped and not trainer.state.finished:
@@ -62,19 +63,13 @@ class RunRecorder(PauseKeeper):
         self.folder = folder
         self._events = EventLog(folder.events)
 
-    def _loaded(self, experiment: Experiment) -> tuple[dict[str, Any] | None, list[str]]:
+    def _loaded(self, trainer: Trainer) -> tuple[dict[str, Any] | None, list[str]]:
         folder = self.folder
         if not folder.checkpoints.steps():
             folder.check_resumable()
             return None, []
-        loaded = folder.checkpoints.load()
+        loaded = folder.checkpoints.load(lambda state: self._try(state, trainer))
         notes = [f"checkpoint {name} is damaged; going back to the one before it" for name in loaded.damaged]
-        changed = changed_settings(loaded.state["experiment"], experiment)
-        if changed:
-            raise UserError(
-                f"{folder.config} was changed since the run was started, in {', '.join(changed)}: put it back, or "
-                "start a new run with --config"
-            )
         now = {"threads": torch.get_num_threads(), "ranks": Ranks.here().size}
         notes += [
             f"the run was started with {loaded.state.get(what, 1)} {what} and goes on with {number}: "
@@ -83,6 +78,17 @@ class RunRecorder(PauseKeeper):
             if loaded.state.get(what, 1) != number
         ]
         return loaded.state["trainer"], notes
+
+    def _try(self, state: dict[str, Any], trainer: Trainer) -> None:
+        changed = changed_settings(state["experiment"], trainer.experiment)
+        if changed:
+            raise UserError(
+                f"{self.folder.config} was changed since the run was started, in {', '.join(changed)}: put it back, or "
+                "start a new run with --config"
+            )
+        if not all(isinstance(state.get(what, 1), int) for what in ("threads", "ranks")):
+            raise TypeError("threads and ranks are no numbers")
+        trainer.load_state_dict(state["trainer"])
 
     def resume(self, trainer: Trainer) -> list[str]:
         notes = super().resume(trainer)
@@ -93,7 +99,8 @@ class RunRecorder(PauseKeeper):
         return notes
 
     def on_best(self, trainer: Trainer) -> None:
-        save_tensors(self.folder.model, trainer.weights(), {"epoch": str(trainer.state.best_epoch)})
+        about = {"epoch": str(trainer.state.best_epoch), "run": identity(trainer.experiment)}
+        save_tensors(self.folder.model, trainer.weights(), about)
 
     def on_epoch(self, record: EpochRecord) -> None:
         self.folder.metrics.append(record.metrics())

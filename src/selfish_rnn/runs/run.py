@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 from collections.abc import Iterator, Mapping
 from functools import cached_property
@@ -16,7 +17,7 @@ from selfish_rnn.corpora import KNOWN_CORPORA, Corpus, Vocabulary, load_corpus, 
 from selfish_rnn.engine import available
 from selfish_rnn.errors import RankLostError, SaidByFirst, UserError
 from selfish_rnn.experiment.presets import build_experiment, read_config, to_yaml
-from selfish_rnn.experiment.settings import Experiment, changed_settings
+from selfish_rnn.experiment.settings import Experiment, changed_settings, identity
 from selfish_rnn.experiment.small_dense import resolve_model
 from selfish_rnn.files import WriteError
 from selfish_rnn.models import LanguageModel
@@ -25,7 +26,7 @@ from selfish_rnn.runs.recording import PauseKeeper, RunRecorder
 from selfish_rnn.runs.stop import StopRequest
 from selfish_rnn.runs.topologies import TopologyHistory
 from selfish_rnn.runs.topology_recording import TopologyRecorder
-from selfish_rnn.system import peak_memory
+from selfish_rnn.system import give_back_freed_memory, peak_memory
 from selfish_rnn.topology import Topology
 from selfish_rnn.training.build import check_before_training
 from selfish_rnn.training.engine_choice import EngineChoice, choose_engine
@@ -34,6 +35,12 @@ from selfish_rnn.training.metrics import Listener
 from selfish_rnn.training.parallel import Ranks
 from selfish_rnn.training.saved_weights import restore
 from selfish_rnn.training.trainer import DivergedError, Trainer
+
+
+class DivergedRunError(UserError):
+    """A run that came to numbers that are none; the command line ends with a code of its own."""
+
+    exit_code = 3
 
 
 def experiment_corpus(experiment: Experiment) -> Corpus:
@@ -118,7 +125,10 @@ class Run:
 
     def model(self) -> LanguageModel:
         """The best model so far, ready to evaluate."""
-        return self._model(self.folder.read_model(), len(self.vocabulary))
+        return self._model(self._weights(), len(self.vocabulary))
+
+    def _weights(self) -> dict[str, Tensor]:
+        return self.folder.read_model(identity(self.experiment))
 
     def _model(self, weights: Mapping[str, Tensor], words: int) -> LanguageModel:
         experiment = self.experiment
@@ -150,18 +160,13 @@ class Run:
             ranks.from_first(lambda: held.enter_context(self.folder.locked()))
             corpus, choice = ranks.from_first(self._prepare)
             self.experiment = self.experiment.model_copy(update={"engine": choice.engine})
-            stop = StopRequest()
-            recorder = RunRecorder(self.folder, stop) if ranks.first else PauseKeeper(stop)
-            kept = [TopologyRecorder(self.topologies)] if self.experiment.keep_topologies and ranks.first else []
-            trainer = Trainer(self.experiment, corpus, *kept, recorder, *listeners)
-            notes = recorder.resume(trainer)
-            if choice.reason is not None:
-                notes.append(f"engine {choice.engine}: {choice.reason}")
-            for listener, note in itertools.product(listeners, notes):
-                listener.on_note(note)
-            with stop:
-                trainer.run()
-            summary = self._summary(trainer)
+            outcome = self._train(ranks, corpus, choice, *listeners)
+            # The best model is another network than the last one, which is gone by now.
+            gc.collect()
+            give_back_freed_memory()
+            best = self._model(ranks.from_first(self._weights), len(corpus.vocabulary))
+            summary = {**evaluate_splits(best, self.experiment, corpus, ranks), **outcome}
+            summary["peak_memory_mib"] = peak_memory()
             if ranks.first:
                 self.folder.write_summary(summary)
             return summary
@@ -171,6 +176,21 @@ class Run:
         if not self.folder.corpus.exists():  # killed right after its start
             self.folder.write_corpus(corpus)
         return corpus, self._choice or _choose_engine(self.experiment, len(corpus.vocabulary))
+
+    def _train(self, ranks: Ranks, corpus: Corpus, choice: EngineChoice, *listeners: Listener) -> dict[str, Any]:
+        """Train to the end: what it came to, but for what is measured on the best model."""
+        stop = StopRequest()
+        recorder = RunRecorder(self.folder, stop) if ranks.first else PauseKeeper(stop)
+        kept = [TopologyRecorder(self.topologies)] if self.experiment.keep_topologies and ranks.first else []
+        trainer = Trainer(self.experiment, corpus, *kept, recorder, *listeners)
+        notes = recorder.resume(trainer)
+        if choice.reason is not None:
+            notes.append(f"engine {choice.engine}: {choice.reason}")
+        for listener, note in itertools.product(listeners, notes):
+            listener.on_note(note)
+        with stop:
+            trainer.run()
+        return self._outcome(trainer)
 
     @contextlib.contextmanager
     def _clear_errors(self, ranks: Ranks) -> Iterator[None]:
@@ -188,7 +208,7 @@ class Run:
             if not ranks.first:  # they all have the same loss
                 raise SaidByFirst(str(error)) from error
             experiment = self.experiment
-            raise UserError(
+            raise DivergedRunError(
                 f"training diverged: {error}; {self._kept()}. Try a smaller optimizer.lr (now "
                 f"{experiment.optimizer.lr:g}), a "
                 f"smaller clip (now {experiment.clip}) or a smaller prune_rate (now {experiment.prune_rate:g}) in a "
@@ -199,19 +219,15 @@ class Run:
         steps = self.folder.checkpoints.steps()
         return f"the last good checkpoint, of update {steps[-1]}, is kept" if steps else "there is no checkpoint yet"
 
-    def _summary(self, trainer: Trainer) -> dict[str, Any]:
-        """The outcome of training, measured on the best model."""
+    def _outcome(self, trainer: Trainer) -> dict[str, Any]:
         state, network = trainer.state, trainer.state.best
         # Of a packed matrix the existing weights are all there is, so positions are counted by the sparsifier.
         others = sum(parameter.numel() for parameter in trainer.model.parameters()) - sum(
             weight.parameter.numel() for weight in trainer.sparsifier.weights
         )
-        ranks, words = trainer.ranks, len(trainer.corpus.vocabulary)
-        best = self._model(ranks.from_first(self.folder.read_model), words)
         return {
-            **evaluate_splits(best, self.experiment, trainer.corpus, ranks),
             "unigram_perplexity": unigram_perplexity(trainer.corpus),
-            "vocabulary": words,
+            "vocabulary": len(trainer.corpus.vocabulary),
             "best_epoch": state.best_epoch,
             "epochs": state.epoch,
             "steps": state.step,
@@ -219,9 +235,8 @@ class Run:
             "active_parameters": others + network["active_weights"],
             "total_parameters": others + network["total_weights"],
             "seconds": state.seconds,
-            "peak_memory_mib": peak_memory(),
             "engine": self.experiment.engine,
             "threads": torch.get_num_threads(),
-            "ranks": ranks.size,
+            "ranks": trainer.ranks.size,
             "seed": self.experiment.seed,
         }

@@ -17,7 +17,7 @@ class TopologyRecorder(Listener):
 
     It compares what exists before and after, so it works with whatever makes the network sparse, also where weights
     die without rewirings; a position that goes and comes again in one rewiring has not changed. Between rewirings it
-    holds one bit for each position.
+    holds one bit for each position, or the positions that exist where that is less.
     """
 
     def __init__(self, history: TopologyHistory) -> None:
@@ -31,7 +31,7 @@ class TopologyRecorder(Listener):
         self.history.continue_from(
             {weight.name: weight.topology for weight in weights}, trainer.state.step, trainer.state.epoch
         )
-        self._known = {weight.name: weight.topology.to_bits() for weight in weights}
+        self._known = {weight.name: weight.topology.to_saved() for weight in weights}
         self._rewirings = self._rewirings_done()
 
     def on_step(self, report: StepReport) -> None:
@@ -49,11 +49,11 @@ class TopologyRecorder(Listener):
         with self.history.recording(step, epoch) as recording:
             for weight in self._trainer.sparsifier.weights:
                 after = weight.topology
-                bits = after.to_bits()
-                if not torch.equal(bits, self._known[weight.name]):
-                    before = Topology.from_bits(self._known[weight.name], after.shape, after.gates)
+                saved = after.to_saved()
+                if not torch.equal(saved, self._known[weight.name]):
+                    before = Topology.from_saved(self._known[weight.name], after.shape, after.gates)
                     recording.add(weight.name, changes(before, after))
-                    self._known[weight.name] = bits
+                    self._known[weight.name] = saved
 
 
 def changes(before: Topology, after: Topology) -> Rewiring:

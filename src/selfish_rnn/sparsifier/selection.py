@@ -252,7 +252,7 @@ def saved_topologies(
                 f"{weight.name}: the saved topology is of shape {tuple(shapes[weight.name])}, "
                 f"the matrix of shape {weight.shape}"
             )
-    return [Topology.from_bits(masks[weight.name], weight.shape, weight.gates) for weight in weights]
+    return [Topology.from_saved(masks[weight.name], weight.shape, weight.gates) for weight in weights]
 
 
 def warn_of_zeros(chosen: Sequence[Chosen]) -> None:

@@ -330,7 +330,10 @@ class Sparsifier(SparseTraining):
     # Saving
 
     def state_dict(self) -> dict[str, Any]:
-        """Topology, random generator and progress; the masks as bits. Dense gradients that wait for a rewiring, too."""
+        """Topology, random generator and progress; masks as bits, or as positions where these are smaller.
+
+        Dense gradients that wait for a rewiring, too.
+        """
         collected = {weight.name: weight.collected_gradient() for weight in self.weights if weight.has_gradient}
         return {
             **({"gradients": collected} if collected else {}),
@@ -340,7 +343,7 @@ class Sparsifier(SparseTraining):
             "parts": dict(self._part_state),
             "generator": self._generator.get_state(),
             "shapes": {weight.name: list(weight.shape) for weight in self.weights},
-            "masks": {weight.name: weight.topology.to_bits() for weight in self.weights},
+            "masks": {weight.name: weight.topology.to_saved() for weight in self.weights},
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -64,12 +65,39 @@ class Topology:
         size = math.prod(shape)
         if bits.numel() != (size + 7) // 8:
             raise ValueError(f"a mask of {bits.numel()} bytes does not fit a matrix of shape {shape}")
-        mask = np.unpackbits(bits.to(torch.uint8).cpu().numpy(), count=size)
-        return cls(shape, gates or GateLayout.single(shape[0]), torch.from_numpy(np.flatnonzero(mask)))
+        pieces = _pieces(bits.to(torch.uint8).cpu().numpy())
+        found = np.concatenate([np.flatnonzero(np.unpackbits(piece)) + 8 * first for first, piece in pieces])
+        positions = torch.from_numpy(found[: np.searchsorted(found, size)])
+        return cls(shape, gates or GateLayout.single(shape[0]), positions)
 
     def to_bits(self) -> Tensor:
         """The mask as a flat uint8 tensor of one bit per position, for saving."""
-        return torch.from_numpy(np.packbits(self.to_mask().flatten().numpy()))
+        bits = np.zeros((self.size + 7) // 8, dtype=np.uint8)
+        positions = self.positions.numpy()
+        for first, piece in _pieces(bits):
+            start, stop = np.searchsorted(positions, [8 * first, 8 * (first + len(piece))])
+            mask = np.zeros(8 * len(piece), dtype=np.bool_)
+            mask[positions[start:stop] - 8 * first] = True
+            piece[:] = np.packbits(mask)
+        return torch.from_numpy(bits)
+
+    @classmethod
+    def from_saved(cls, saved: Tensor, shape: tuple[int, ...], gates: GateLayout | None = None) -> Topology:
+        """The topology that :meth:`to_saved` gave; without ``gates``, of a matrix that has none."""
+        if saved.dtype == torch.uint8:
+            return cls.from_bits(saved, shape, gates)
+        positions, size = saved.to("cpu", torch.int64), math.prod(shape)
+        if len(positions) and (positions[0] < 0 or positions[-1] >= size or (positions.diff() <= 0).any()):
+            raise ValueError(f"these positions are none of a matrix of shape {shape}, in their order")
+        return cls(shape, gates or GateLayout.single(shape[0]), positions)
+
+    def to_saved(self) -> Tensor:
+        """What exists as a flat tensor, the smaller of two: :meth:`to_bits`, or the positions.
+
+        Positions are int32 where that is enough. They take less than bits below a density of 1/32, or 1/64.
+        """
+        kind, width = (torch.int32, 4) if self.size <= 2**31 else (torch.int64, 8)
+        return self.positions.to(kind) if width * self.count < (self.size + 7) // 8 else self.to_bits()
 
     @property
     def count(self) -> int:
@@ -123,6 +151,11 @@ class Topology:
     def joined(self, grown: Tensor) -> Topology:
         """The topology with more positions, sorted, none of which exists yet."""
         return replace(self, positions=merge(self.positions, grown))
+
+
+def _pieces(bits: npt.NDArray[np.uint8], length: int = 2**20) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+    """A mask piece by piece, so that it is never there with a byte for each position; where each begins."""
+    return ((first, bits[first : first + length]) for first in range(0, len(bits), length))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import time
 from dataclasses import dataclass
 
@@ -11,13 +12,23 @@ import torch
 from selfish_rnn.engine import available
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.settings import Experiment
-from selfish_rnn.sparsifier.selection import unpackable
-from selfish_rnn.system import give_back_freed_memory
+from selfish_rnn.sparsifier.selection import choose_weights, unpackable
+from selfish_rnn.system import available_memory, give_back_freed_memory
 from selfish_rnn.training.build import build_network
 
 ROUNDS = 3
 SECONDS = 0.5
 """How many updates of each engine are measured, and for how long, at least: one noisy moment must not decide."""
+
+KNOWN_MODELS = ("stacked-lstm", "rhn", "on-lstm")
+KNOWN_POSITIONS = 2**23
+KNOWN_SPARSITY = 0.5
+KNOWN_TOKENS = 128
+"""From here on nothing is measured: in every network of ``results/bench`` that is as large, as sparse and trained on as
+many tokens at a time, an update is at least 1.9 times as fast as a dense one, and a masked one does more than that."""
+
+MASKED_BYTES = 12
+"""What a position takes while a masked network is trained, at least: weight, mask and gradient."""
 
 MARGIN = 1.05
 """How much faster the packed engine has to be in the short measurement: less could be noise."""
@@ -37,7 +48,43 @@ class EngineChoice:
 
 
 def choose_engine(experiment: Experiment, vocabulary: int) -> EngineChoice:
-    """The engine of a run: as its settings say, where that is possible; ``auto`` measures a few updates with both."""
+    """The engine of a run: as its settings say, where that is possible.
+
+    ``auto`` takes the packed one where the masked network would not fit into memory, or where packing is known to pay.
+    Elsewhere it measures a few updates with both, one after the other. A network that cannot fit into memory is refused
+    before any of it is made.
+    """
+    choice = _choose(experiment, vocabulary)
+    refuse_too_large(experiment, vocabulary, choice.engine)
+    return choice
+
+
+def refuse_too_large(experiment: Experiment, vocabulary: int, engine: str) -> None:
+    """Refuse a network whose training takes more memory than there is."""
+    needed, free = needed_memory(experiment, vocabulary, engine), available_memory()
+    if torch.device(experiment.device).type == "cpu" and free is not None and needed > free:
+        raise UserError(
+            f"to train this network with engine={engine} takes at least {needed / 2**30:,.1f} GiB of memory, "
+            f"{free / 2**30:,.1f} GiB are free: make the model or batch_size smaller"
+            + ("" if engine == "packed" else ", or use engine=packed and a higher sparsity")
+        )
+
+
+def needed_memory(experiment: Experiment, vocabulary: int, engine: str) -> int:
+    """How many bytes training takes at least: weights, gradients, what the optimizer remembers of each; the scores of
+    all words where they are made whole."""
+    with torch.device("meta"):  # takes neither time nor memory
+        model = experiment.model.build(vocabulary)
+    sparse = sum(math.prod(each.shape) for each in choose_weights(model, None, model.dense_parameters))
+    others = sum(weight.numel() for weight in model.parameters()) - sparse
+    remembered = {"snt-asgd": 8, "nt-asgd": 4, "adam": 8, "momentum-sgd": 4}.get(experiment.optimizer.name, 0)
+    if engine == "packed":  # 4 bytes of an index for each weight
+        return int((1 - experiment.sparsity) * sparse) * (12 + remembered) + others * (8 + remembered)
+    words = experiment.window * experiment.batch_size // experiment.sub_batches
+    return (sparse + others) * (8 + remembered) + 2 * 4 * words * vocabulary
+
+
+def _choose(experiment: Experiment, vocabulary: int) -> EngineChoice:
     if experiment.engine == "masked":
         return EngineChoice("masked")
     asked = experiment.engine == "packed"
@@ -54,6 +101,9 @@ def choose_engine(experiment: Experiment, vocabulary: int) -> EngineChoice:
         return EngineChoice("masked", reason if asked else None)
     if asked:
         return EngineChoice("packed")
+    reason = _known_to_pay(experiment, vocabulary)
+    if reason is not None:
+        return EngineChoice("packed", reason)
     ratio = _measure(experiment, vocabulary)
     if ratio >= MARGIN:
         return EngineChoice("packed", f"{ratio:.1f} times as fast as masked in a short measurement")
@@ -65,6 +115,22 @@ def _nothing_to_pack(experiment: Experiment) -> str | None:
     if experiment.sparsity == 0 or method.stays_dense:
         return f"method {method.name} at sparsity {experiment.sparsity:g} has no zeros to leave out"
     return unpackable(method)
+
+
+def _known_to_pay(experiment: Experiment, vocabulary: int) -> str | None:
+    """Why the packed engine is the one to take, if that is known without a measurement."""
+    with torch.device("meta"):
+        model = experiment.model.build(vocabulary)
+    positions = sum(math.prod(each.shape) for each in choose_weights(model, None, model.dense_parameters))
+    masked, available = positions * MASKED_BYTES, available_memory()
+    if available is not None and masked > available:
+        return f"masked takes {masked / 2**30:,.0f} GiB or more, {available / 2**30:,.0f} are available"
+    large = positions >= KNOWN_POSITIONS and experiment.model.name in KNOWN_MODELS
+    sparse = experiment.sparsity >= KNOWN_SPARSITY and not experiment.method.build().prunes
+    tokens = experiment.batch_size // experiment.sub_batches * experiment.window
+    if large and sparse and tokens >= KNOWN_TOKENS:
+        return f"known to be faster for {positions:,} positions at sparsity {experiment.sparsity:g}"
+    return None
 
 
 def _measure(experiment: Experiment, vocabulary: int) -> float:

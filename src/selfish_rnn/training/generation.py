@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 
 from selfish_rnn.corpora import Vocabulary
 from selfish_rnn.engine.inference.next_word import choose
+from selfish_rnn.errors import UserError, shown
+from selfish_rnn.experiment.settings import LARGEST_SEED
 from selfish_rnn.models import LanguageModel
 
 
@@ -45,6 +48,10 @@ def stream(
 
     A packed or int8 model computes every word in one call of the kernels.
     """
+    if not 0 <= temperature < math.inf:
+        raise UserError(f"temperature must be a number from 0 (the likeliest word) on, such as 0.8, got {temperature}")
+    if seed is not None and not 0 <= seed <= LARGEST_SEED:
+        raise UserError(f"seed must be a number from 0 to {LARGEST_SEED}, got {shown(seed)}")
     generator = torch.Generator()
     if seed is None:
         generator.seed()
@@ -55,6 +62,8 @@ def stream(
     for _ in range(tokens):
         number = float(torch.rand((), dtype=torch.float64, generator=generator))
         scores = scores_after(pending)
+        if scores.isnan().any():
+            raise UserError("the scores of the model are no numbers: its weights are those of a run that diverged")
         chosen = choose(scores, temperature=temperature, top=top, forbidden=vocabulary.unknown_id, number=number)
         yield chosen
         pending = [chosen]

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from selfish_rnn.sparsifier import SparseTraining
 from selfish_rnn.training.evaluation import perplexity
@@ -135,3 +142,29 @@ class Listener:
 
     def on_note(self, message: str) -> None:
         """Something happened that a person may want to know."""
+
+
+def spoilt_gradient(model: nn.Module) -> str | None:
+    """The name of the first weight whose gradient is not all numbers."""
+    return _first_spoilt((name, weight.grad) for name, weight in model.named_parameters() if weight.grad is not None)
+
+
+def spoilt_weight(model: nn.Module, optimizer: Optimizer) -> str | None:
+    """The name of the first weight that is not all numbers, or of which the optimizer remembers something else."""
+    weights = dict(model.named_parameters())
+    remembered = (
+        (f"{key} of {name}", value)
+        for name, weight in weights.items()
+        for key, value in optimizer.state.get(weight, {}).items()
+        if isinstance(value, Tensor) and value.is_floating_point()
+    )
+    return _first_spoilt(itertools.chain(weights.items(), remembered))
+
+
+@torch.no_grad()
+def _first_spoilt(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
+    # A sum is no number if an entry is none, and takes no memory as isfinite would; large entries may spoil it alone.
+    for name, tensor in tensors:
+        if not math.isfinite(float(tensor.sum())) and not bool(tensor.isfinite().all()):
+            return name
+    return None

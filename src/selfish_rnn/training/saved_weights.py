@@ -1,7 +1,8 @@
 """Weights and optimizer states as they are saved: the same from either engine, and no larger than what exists.
 
 A sparse matrix ``rnn.weight_ih_l0`` is saved as its existing weights in the order of their positions, under its name,
-and its mask as bits, under ``rnn.weight_ih_l0.mask``. Everything else is saved as it is.
+and which exist (:meth:`~selfish_rnn.topology.Topology.to_saved`), under ``rnn.weight_ih_l0.mask``. Everything else is
+saved as it is.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def portable_weights(model: nn.Module, sparse: Sequence[SparseWeight]) -> dict[s
         if name in by_name:
             weight = by_name[name]
             saved[name] = weight.gather(weight.parameter.detach())
-            saved[name + MASK] = weight.topology.to_bits()
+            saved[name + MASK] = weight.topology.to_saved()
         else:
             saved[name] = tensor.to_dense().detach()
     return saved
@@ -66,13 +67,13 @@ def load_portable_weights(model: nn.Module, saved: Mapping[str, Tensor], source:
 def restore(make: Callable[[], Model], saved: Mapping[str, Tensor], source: str, *, packed: bool) -> Model:
     """A model that ``make`` makes, with saved weights; with ``packed`` no sparse matrix is ever made dense."""
     sparse = [name.removesuffix(MASK) for name in saved if name.endswith(MASK)]
+    with torch.device("meta"):  # no memory before the shapes fit: a file may ask for any
+        model = make()
+    shapes = _fitting_shapes(model, saved, source)
     if not packed or not sparse:
         model = make()
         load_portable_weights(model, saved, source)
         return model
-    with torch.device("meta"):
-        model = make()
-    shapes = _fitting_shapes(model, saved, source)
     model = put_packed(model, {name: partial(_packed_weight, saved, name, shapes[name]) for name in sparse})
     for prefix, module in model.named_modules():
         for local, parameter in list(module.named_parameters(recurse=False)):
@@ -107,17 +108,19 @@ def _fitting_shapes(model: nn.Module, saved: Mapping[str, Tensor], source: str) 
 
 
 def _fits(saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> bool:
+    if name in saved and not saved[name].is_floating_point():
+        return False
     if name not in saved or name + MASK not in saved:
         return name in saved and saved[name].shape == shape
     try:
         return saved[name].numel() == len(_positions(saved, name, shape))
-    except ValueError:
+    except (ValueError, TypeError, RuntimeError, IndexError):  # a mask that is none
         return False
 
 
 def _positions(saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> Tensor:
     if name + MASK in saved:
-        return Topology.from_bits(saved[name + MASK], shape).positions
+        return Topology.from_saved(saved[name + MASK], shape).positions
     return torch.arange(math.prod(shape))
 
 
@@ -170,7 +173,7 @@ def with_masks(sparsifier: Mapping[str, Any], saved: Mapping[str, Tensor]) -> di
 
 
 def _every_position(shape: Sequence[int]) -> Tensor:
-    return Topology.from_mask(torch.ones(*shape, dtype=torch.bool), GateLayout.single(shape[0])).to_bits()
+    return Topology(tuple(shape), GateLayout.single(shape[0]), torch.arange(math.prod(shape))).to_saved()
 
 
 def _names(optimizer: Optimizer, model: nn.Module) -> list[str]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from selfish_rnn.errors import shown
+
 
 @dataclass
 class TrainState:
@@ -28,6 +30,16 @@ class TrainState:
     best: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     finished: bool = False
+
+    @classmethod
+    def of(cls, saved: dict[str, Any]) -> TrainState:
+        """What was saved; a value of another kind is a ``TypeError``."""
+        fresh = cls()
+        for key, value in saved.items():
+            kind = type(getattr(fresh, key))
+            if not isinstance(value, (float, int) if kind is float else kind) or (kind is int and value < 0):
+                raise TypeError(f"{key} is {shown(value)}")
+        return cls(**saved)
 
 
 @dataclass

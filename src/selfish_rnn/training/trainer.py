@@ -21,7 +21,15 @@ from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.system import give_back_freed_memory
 from selfish_rnn.training.build import build_network
 from selfish_rnn.training.evaluation import evaluate, perplexity
-from selfish_rnn.training.metrics import EpochRecord, Listener, StepReport, describe, large_weights
+from selfish_rnn.training.metrics import (
+    EpochRecord,
+    Listener,
+    StepReport,
+    describe,
+    large_weights,
+    spoilt_gradient,
+    spoilt_weight,
+)
 from selfish_rnn.training.optimizers import LearningRate, build_optimizer
 from selfish_rnn.training.parallel import BatchParts, Ranks
 from selfish_rnn.training.saved_weights import (
@@ -142,10 +150,18 @@ class Trainer:
         largest = math.inf if experiment.clip is None else experiment.clip
         norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), largest))
         if not math.isfinite(norm):  # found before it gets into the weights, and with them into a checkpoint
-            raise DivergedError(f"the norm of the gradient became {norm} at update {self.state.step + 1}")
+            first = spoilt_gradient(self.model)
+            of = f", first in {first}" if first else ""
+            raise DivergedError(f"the norm of the gradient became {norm} at update {self.state.step + 1}{of}")
         self.learning_rate.apply(self.optimizer, scale if experiment.variable_window else 1.0)
         self.optimizer.step()
         return total
+
+    def check_finite(self) -> None:
+        """Whether all weights, and what the optimizer remembers of them, averages among it, are numbers."""
+        first = spoilt_weight(self.model, self.optimizer)
+        if first is not None:
+            raise DivergedError(f"{first} has entries that are no numbers after update {self.state.step}")
 
     def _end_epoch(self) -> None:
         state, experiment = self.state, self.experiment
@@ -271,10 +287,11 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what :meth:`state_dict` of the same experiment gave."""
-        self.sparsifier.load_state_dict(with_masks(state["sparsifier"], state["model"]))
+        # The weights first: a sparsifier that rewires at the next update starts to collect their dense gradients.
         load_portable_weights(self.model, state["model"], "the saved state")
+        self.sparsifier.load_state_dict(with_masks(state["sparsifier"], state["model"]))
         load_portable_optimizer(self.optimizer, state["optimizer"], self.model, self._stateful_weights)
         self.learning_rate.load_state_dict(state["learning_rate"])
-        self.state = TrainState(**state["state"])
+        self.state = TrainState.of(state["state"])
         self._parts.load_state_dict(state)
         self._window_lengths.set_state(state["window_lengths"])

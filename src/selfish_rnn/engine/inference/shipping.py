@@ -30,7 +30,7 @@ def int8_tensors(saved: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Tenso
     """Sparse matrices in single precision (values and mask) to int8 (values, mask and scale)."""
     made = dict(saved)
     for name in _sparse(saved):
-        positions = Topology.from_bits(saved[name + MASK], shapes[name]).positions
+        positions = Topology.from_saved(saved[name + MASK], shapes[name]).positions
         kept, made[name], made[name + SCALE] = rounded(shapes[name], positions, saved[name].flatten())
         made[name + MASK] = Topology(shapes[name], GateLayout.single(shapes[name][0]), kept).to_bits()
     return made

@@ -99,7 +99,11 @@ class BatchParts:
         whole = [torch.cat(tensors, BATCH_DIMENSION) for tensors in zip(*saved, strict=True)]
         for index, part in zip(range(self.count)[self.ranks.share(self.count)], self.mine, strict=True):
             part.hidden = tuple(_columns(tensor, part.columns).to(part.device) for tensor in whole)
+            expected = self._initial_state(self._width)
+            if [tensor.shape for tensor in part.hidden] != [tensor.shape for tensor in expected]:
+                raise ValueError("the carried state is of another shape")
             if index < len(random):
+                torch.Generator().set_state(random[index]["cpu"])  # which refuses what is no state
                 part.random = random[index]
 
 

@@ -1,0 +1,57 @@
+"""What reaches a terminal: text, never what a file would have the terminal do."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from selfish_rnn.errors import UserError
+
+# All control characters but tab and line feed; and those that turn the direction of what follows.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+LONGEST_ERROR = 4000
+"""Characters of an error: more is not read."""
+
+
+def printable(text: str) -> str:
+    r"""Text with every control character written out: a word may be an escape sequence, ``\x1b]52;...``.
+
+    >>> printable("the\x1b[2Jcat")
+    'the\\x1b[2Jcat'
+    """
+    return _CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+
+
+class SafeConsole(Console):
+    """A console that prints words, names and paths as they are written; its own colours are not affected."""
+
+    def __init__(self, **options: Any) -> None:
+        # A folder may be called :key:, and a log has no edge at which tables would have to be folded.
+        super().__init__(highlight=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(printable(text), **options)
+
+
+def output() -> SafeConsole:
+    """Where results go."""
+    return SafeConsole(width=None if sys.stdout.isatty() else 200)
+
+
+def show_error(message: str) -> None:
+    """One line, on the error stream."""
+    line = f"error: {message}"
+    if len(line) > LONGEST_ERROR:
+        line = line[:LONGEST_ERROR] + "…"
+    SafeConsole(stderr=True).print(line, markup=False, soft_wrap=True)
+
+
+class StoppedError(UserError):
+    """Ctrl-C where nothing is there to finish first, or a second time."""
+
+    exit_code = 130
