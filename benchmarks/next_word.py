@@ -61,8 +61,10 @@ def sparse(sparsity: float) -> LanguageModel:
     return model
 
 
-def by_modules(model: LanguageModel) -> Callable[[], object]:
+def by_modules(model: LanguageModel, dense_int8: bool = False) -> Callable[[], object]:
     state, word = model.initial_state(1), torch.tensor([[1]])
+    if dense_int8:
+        model = torch.ao.quantization.quantize_dynamic(model, {nn.LSTM, nn.Linear}, dtype=torch.qint8)
     return lambda: model(word, state)
 
 
@@ -86,8 +88,7 @@ warnings.filterwarnings("ignore")
 torch.set_num_threads(options.threads)
 torch.manual_seed(0)
 random.seed(0)
-kinds = {nn.LSTM, nn.Linear}
-contenders = {DENSE: by_modules(torch.ao.quantization.quantize_dynamic(make(), kinds, dtype=torch.qint8))}
+contenders = {DENSE: by_modules(make(), dense_int8=True)}
 kernels_of: dict[str, str] = {}
 bytes_per_weight: dict[str, float] = {}
 for sparsity in options.sparsity:
