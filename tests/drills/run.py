@@ -25,6 +25,7 @@ import corpus_drill
 import file_drill
 import kill_drill
 import operator_drill
+import rank_drill
 import setting_drill
 from drill import Outcome, Patience
 
@@ -36,10 +37,12 @@ DRILLS = {
     "settings": setting_drill.drill,
     "corpora": corpus_drill.drill,
     "operators": operator_drill.drill,
+    "ranks": rank_drill.drill,
 }
 
 LONG = {
     "kill": 300, "signal": 60, "disk": 30, "files": 5000, "settings": 20_000, "corpora": 100, "operators": 5000,
+    "ranks": 20,
 }  # fmt: skip
 
 

@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from selfish_rnn.engine import available
 from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS
 from selfish_rnn.files import load_tensors
 from tiny_runs import OPTIMIZERS, UPDATES_PER_EPOCH, Recorder, finished_run, result_of, run_in_parts, tiny_run, trained
 
 pytestmark = pytest.mark.slow
 
+NEEDS_KERNELS = pytest.mark.skipif(not available(), reason="the packed engine's kernels are not built")
 PAIRS = [(method, optimizer) for method in CONFIGURED_METHODS if method != "small-dense" for optimizer in OPTIMIZERS]
 
 
@@ -37,6 +39,14 @@ def test_gradients_that_rewiring_goes_by_survive_a_stop_right_before_it(
 ) -> None:
     finished_run(texts, tmp_path / "whole", method=method)
     run_in_parts(texts, tmp_path / "parts", UPDATES_PER_EPOCH, method=method)
+    assert result_of(tmp_path / "parts") == result_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("engine", ["masked", pytest.param("packed", marks=NEEDS_KERNELS)])
+def test_a_run_that_rewires_by_itself_survives_a_stop_right_before_it(engine: str, texts: Path, tmp_path: Path) -> None:
+    changes = {"method": "rigl", "rewire_every": 7, "engine": engine}
+    finished_run(texts, tmp_path / "whole", **changes)
+    run_in_parts(texts, tmp_path / "parts", 6, **changes)
     assert result_of(tmp_path / "parts") == result_of(tmp_path / "whole")
 
 

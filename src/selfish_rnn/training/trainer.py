@@ -287,8 +287,9 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what :meth:`state_dict` of the same experiment gave."""
-        self.sparsifier.load_state_dict(with_masks(state["sparsifier"], state["model"]))
+        # The weights first: a sparsifier that rewires at the next update starts to collect their dense gradients.
         load_portable_weights(self.model, state["model"], "the saved state")
+        self.sparsifier.load_state_dict(with_masks(state["sparsifier"], state["model"]))
         load_portable_optimizer(self.optimizer, state["optimizer"], self.model, self._stateful_weights)
         self.learning_rate.load_state_dict(state["learning_rate"])
         self.state = TrainState.of(state["state"])

@@ -1,0 +1,194 @@
+"""What ranks that train together send each other, and from where on that takes longer than it saves.
+
+Bytes are those of the loopback device, all headers included, so the script wants one of its own:
+
+    unshare -rn python benchmarks/data_parallel.py --out results/distributed/traffic.json
+    python benchmarks/data_parallel.py --bytes results/distributed/traffic.json
+    python benchmarks/data_parallel.py --speed results/bench/lstm-1500/bench.json
+
+The last prints the arithmetic of docs/distributed.md, from the time of an update on one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import distributed, multiprocessing
+
+from selfish_rnn.corpora import Corpus, Vocabulary
+from selfish_rnn.experiment.presets import build_experiment
+from selfish_rnn.experiment.settings import Experiment
+from selfish_rnn.system import machine
+from selfish_rnn.training.trainer import Trainer
+from selfish_rnn.training.windows import window_at
+
+WORDS, COLUMNS = 10_000, 20
+NETWORKS = {"dense": ("masked", 0.67), "packed 0.67": ("packed", 0.67), "packed 0.9": ("packed", 0.9)}
+"""Engine and sparsity; the gradients of the masked engine are those of a dense network."""
+
+GIGABIT = 1e9 / 8
+NETWORK_SPEED = 10 * GIGABIT * 0.9
+"""Bytes a second, each way: 10 Gbit/s Ethernet, of which a tenth is lost to the protocols."""
+
+LATENCY = 50e-6
+"""Seconds from one machine to the next, of every message."""
+
+MESSAGES = 4
+"""Collectives of an update besides those of the gradients' bulk: ends of buckets, the loss, the pause."""
+
+
+MEASURED_WIDTH = 400
+"""Of embedding and layers of the network whose bytes are measured."""
+
+PAPER = {"matrices": 66_000_000, "others": 34_000}
+"""The paper's Penn Treebank network, 1500 wide: positions of its matrices, and biases."""
+
+
+def experiment(engine: str, sparsity: float) -> Experiment:
+    model = {"name": "stacked-lstm", "embedding": MEASURED_WIDTH, "hidden": MEASURED_WIDTH}
+    settings = {"model": model, "engine": engine, "sparsity": sparsity, "batch_size": COLUMNS, "threads": 1}
+    return build_experiment({**settings, "optimizer": {"name": "sgd"}, "epochs": 1}, "benchmark")
+
+
+def random_corpus() -> Corpus:
+    text = torch.randint(WORDS, (COLUMNS * 10,), generator=torch.Generator().manual_seed(1))
+    words = ("<eos>", *(f"word-{number}" for number in range(1, WORDS)))
+    return Corpus("random words", Vocabulary(words, "whitespace"), text, text, text)
+
+
+def sent() -> int:
+    """Bytes that have gone over the loopback device of this network namespace."""
+    found = re.search(r"^\s*lo:\s*(\d+)", Path("/proc/self/net/dev").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found.group(1))
+
+
+def bytes_per_update(trainer: Trainer, rounds: int = 2) -> float:
+    """What all ranks send in an update; the first is not counted."""
+    inputs, targets = window_at(trainer.rows, 0, 2)
+    trainer._update(inputs, targets, 1.0)
+    before = sent()
+    for _ in range(rounds):
+        trainer._update(inputs, targets, 1.0)
+    return (sent() - before) / rounds
+
+
+def rank_work(rank: int, ranks: int, store: str, name: str, found: Any) -> None:
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timedelta(minutes=5)
+    )
+    engine, sparsity = NETWORKS[name]
+    trainer = Trainer(experiment(engine, sparsity), random_corpus())
+    distributed.barrier()
+    measured = bytes_per_update(trainer)
+    if rank == 0:
+        numbers = sum(parameter.numel() for parameter in trainer.model.parameters())
+        found[name] = {"ranks": ranks, "numbers": numbers, "bytes": measured}
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def together(ranks: int, name: str) -> dict[str, Any]:
+    """What an update of some ranks costs them all."""
+    context = multiprocessing.get_context("spawn")
+    with TemporaryDirectory() as folder, context.Manager() as manager:
+        found = manager.dict()
+        arguments = (ranks, f"{folder}/store", name, found)
+        processes = [context.Process(target=rank_work, args=(rank, *arguments)) for rank in range(ranks)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        result: dict[str, Any] = found[name]
+        return result
+
+
+def traffic() -> dict[str, Any]:
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    return {name: [together(ranks, name) for ranks in (2, 4)] for name in NETWORKS}
+
+
+def ring(numbers: int, ranks: int) -> float:
+    """Bytes a rank sends in a ring all-reduce of so many float32 numbers."""
+    return 2 * (ranks - 1) / ranks * 4 * numbers
+
+
+def update_seconds(bench: Path) -> dict[str, float]:
+    """Of an update of 20 columns on one machine, as ``selfish-rnn bench`` measured it."""
+    rows = [row for row in json.loads(bench.read_text())["rows"] if row["kind"] == "step"]
+    of = {row["sparsity"]: {name: found["median_ms"] / 1000 for name, found in row["engines"].items()} for row in rows}
+    return {"dense": of[0.67]["dense"], "packed 0.67": of[0.67]["packed"], "packed 0.9": of[0.9]["packed"]}
+
+
+def paper_numbers(name: str) -> int:
+    """How many gradients of the paper's network travel."""
+    density = 1 - NETWORKS[name][1] if name.startswith("packed") else 1
+    return PAPER["others"] + round(density * PAPER["matrices"])
+
+
+def wire_seconds(numbers: int, ranks: int) -> float:
+    return ring(numbers, ranks) / NETWORK_SPEED + 2 * (ranks - 1) * LATENCY * MESSAGES
+
+
+def bytes_table(measured: dict[str, Any]) -> None:
+    """What was measured, beside what a ring all-reduce sends."""
+    print("| network | ranks | bytes an update and rank, measured | 2(R-1)/R x 4 x numbers | against dense |")
+    print("|---|--:|--:|--:|--:|")
+    for name, rows in measured.items():
+        for row in rows:
+            own, dense = row["bytes"] / row["ranks"], ring(measured["dense"][0]["numbers"], row["ranks"])
+            print(
+                f"| {name} | {row['ranks']} | {own / 1e6:.1f} MB | {ring(row['numbers'], row['ranks']) / 1e6:.1f} MB "
+                f"| {own / dense:.3f} |"
+            )
+
+
+def speed_tables(seconds: dict[str, float]) -> None:
+    """Time on the network, and speed against one machine, of the paper's network."""
+    for title, share in (("20 columns for each rank", False), ("20 columns for all ranks together, at best", True)):
+        print(f"\n| {title}: ranks | " + " | ".join(f"{name}: network, speed" for name in NETWORKS) + " |")
+        print("|--:|" + "--:|" * len(NETWORKS))
+        for ranks in (2, 4, 10, 20) if share else (2, 4, 8, 16, 32, 64):
+            cells = []
+            for name in NETWORKS:
+                wire, work = wire_seconds(paper_numbers(name), ranks), seconds[name]
+                speed = work / (work / ranks + wire) if share else ranks * work / (work + wire)
+                cells.append(f"{wire:.3f} s, {speed:.1f}")
+            print(f"| {ranks} | " + " | ".join(cells) + " |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="measure bytes, write them here")
+    parser.add_argument("--bytes", type=Path, metavar="TRAFFIC", help="print what was measured")
+    parser.add_argument("--speed", type=Path, metavar="BENCH", help="print the arithmetic")
+    options = parser.parse_args()
+    if options.out:
+        record = {
+            "command": shlex.join(["unshare", "-rn", "python", *sys.argv]),
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+            "machine": machine(),
+            "traffic": traffic(),
+        }
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
+    if options.bytes:
+        bytes_table(json.loads(options.bytes.read_text())["traffic"])
+    if options.speed:
+        speed_tables(update_seconds(options.speed))
+
+
+if __name__ == "__main__":
+    main()
