@@ -230,9 +230,10 @@ def _changed_tensor(chosen: random.Random, tensor: Tensor) -> Tensor:
 def _changed_index(chosen: random.Random, index: Tensor) -> Tensor:
     """An index with other bytes, sometimes in place: what was known of it does not hold any more."""
     damaged = index if chosen.random() < 0.3 else index.clone()
-    header = 152
+    if not len(damaged):
+        return damaged
     for _ in range(chosen.choice((1, 1, 2, 20))):
-        end = header if chosen.random() < 0.5 else len(damaged)
+        end = min(152, len(damaged)) if chosen.random() < 0.5 else len(damaged)  # half of them in the header
         damaged[chosen.randrange(end)] = chosen.randrange(256)
     if chosen.random() < 0.2:
         return damaged[: chosen.randrange(len(damaged))]

@@ -388,10 +388,11 @@ def test_a_disk_full_from_the_start_is_one_line(texts: Path, tmp_path: Path, mon
 
 
 def test_a_loss_that_is_not_a_number_is_one_line_that_says_what_to_change(texts: Path, tmp_path: Path):
-    words = tiny_words(texts, optimizer={"name": "sgd", "lr": 1e30}, clip=None)
-    line = refused("train", *words, "--run", tmp_path / "run")
-    assert re.search("training diverged: the (training loss|norm of the gradient) became", line)
-    assert "optimizer.lr (now 1e+30)" in line
+    words = tiny_words(texts, optimizer={"name": "sgd", "lr": 1e6, "weight_decay": 1e6}, clip=None)
+    said = selfish_rnn("train", *words, "--run", tmp_path / "run")
+    assert said.code == 3
+    assert re.search("error: training diverged: the (training loss|norm of the gradient) became", said.err)
+    assert "optimizer.lr (now 1e+06)" in said.err
 
 
 def test_names_that_look_like_markup_are_shown_as_they_are(tmp_path: Path):
