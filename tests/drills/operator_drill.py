@@ -197,6 +197,8 @@ def _changed_list(chosen: random.Random, values: list[Any]) -> list[Any]:
 
 
 def _changed_tensor(chosen: random.Random, tensor: Tensor) -> Tensor:
+    if tensor.is_sparse:  # has no shape to change; it is wrong enough
+        return tensor
     if tensor.dtype == torch.uint8 and chosen.random() < 0.6:
         return _changed_index(chosen, tensor)
     if tensor.dtype == torch.int64 and chosen.random() < 0.5:

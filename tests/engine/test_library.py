@@ -13,7 +13,8 @@ from packed_cases import needs_kernels
 from selfish_rnn.engine import abi, library
 
 MAPS = Path("/proc/self/maps")
-HEADER = Path(__file__).parents[2] / "src" / "selfish_rnn" / "engine" / "kernels" / "abi.hpp"
+KERNELS = Path(__file__).parents[2] / "src" / "selfish_rnn" / "engine" / "kernels"
+HEADERS = (KERNELS / "abi.hpp", KERNELS / "inference" / "abi.hpp")
 
 
 def test_without_the_library_the_engine_is_not_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -46,18 +47,18 @@ def test_the_process_has_one_openmp_runtime() -> None:
 
 @needs_kernels
 def test_every_structure_is_the_one_of_the_header() -> None:
-    """Names, kinds and order of all fields, read from the header by other means than the library's."""
+    """Names, kinds and order of all fields, read from the headers by other means than the library's."""
     names: dict[str, list[str]] = {}
-    code = re.sub(r"//.*", "", HEADER.read_text())
+    code = re.sub(r"//.*", "", "".join(header.read_text() for header in HEADERS))
     for structure, body in re.findall(r"^struct (\w+) \{\n(.*?)^\};", code, flags=re.DOTALL | re.MULTILINE):
         names[structure] = re.findall(r"(\w+)(?:\[\d+\])?[,;]", body)
     found = library.structures()
-    assert len(found) == 10
+    assert len(found) == 15
     assert {name: [field for field, _ in found[name]._fields_] for name in found} == names
     for structure in found.values():
         for offset, (field, kind) in zip(offsets(structure), structure._fields_, strict=True):
             assert getattr(structure, field).offset == offset
-            assert kind in (ctypes.c_int64, ctypes.c_void_p, *found.values()) or field == "offset"
+            assert kind in (ctypes.c_int64, ctypes.c_double, ctypes.c_void_p, *found.values()) or field == "offset"
 
 
 def offsets(structure: type[ctypes.Structure]) -> list[int]:

@@ -33,8 +33,10 @@ COMMANDS = (
     "methods",
     "bench",
     "flops",
+    "header",
     "report",
     "reproduce",
+    "sweep",
 )
 
 

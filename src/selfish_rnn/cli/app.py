@@ -138,7 +138,7 @@ def evaluate(
     device: DeviceOption = None,
     corpus: Annotated[str | None, typer.Option(help="For an exported model (default: that of its run).")] = None,
 ) -> None:
-    """Measure the best model of a run, or an exported one, on valid and test text."""
+    """Measure the model of a run, or an exported one, on its texts."""
     from selfish_rnn.cli.display import perplexity_text
     from selfish_rnn.corpora import unigram_perplexity
     from selfish_rnn.runs.export import ExportedModel
