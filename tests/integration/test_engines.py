@@ -175,7 +175,7 @@ def test_auto_takes_what_is_faster_and_says_so(texts: Path, tmp_path: Path, monk
         (
             {"model": {"name": "stacked-lstm", "embedding": 512, "hidden": 512}},
             9000,
-            1e6,
+            2**40,
             "known to be faster for 13,4",
         ),
         ({"model": {"name": "stacked-gru", "hidden": 40_000}, "sparsity": 0.99}, 30, 2**33, r"takes 1\d\d GiB"),

@@ -147,7 +147,7 @@ MOMENTS = {
     "between the tensors and the JSON of a checkpoint": lambda: kill_at(checkpoints, "write_atomically", 2),
     "before old checkpoints are forgotten": lambda: kill_at(checkpoints.CheckpointStore, "_forget_old", 3),
     "while an old checkpoint is forgotten": lambda: kill_at(os, "unlink", 1, to("step-"), after=True),
-    "before the summary": lambda: kill_at(running.Run, "_summary", 1),
+    "before the summary": lambda: kill_at(running.Run, "_outcome", 1),
     "while the summary is written": lambda: kill_at(os, "replace", 1, to("summary.")),
 }
 

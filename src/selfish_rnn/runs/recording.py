@@ -10,6 +10,7 @@ import torch
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.settings import changed_settings, identity
 from selfish_rnn.files import save_tensors
+from selfish_rnn.runs.checkpoints import DamagedError
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.runs.logs import EventLog
 from selfish_rnn.runs.stop import Interrupted, StopRequest
@@ -88,7 +89,10 @@ class RunRecorder(PauseKeeper):
             )
         if not all(isinstance(state.get(what, 1), int) for what in ("threads", "ranks")):
             raise TypeError("threads and ranks are no numbers")
-        trainer.load_state_dict(state["trainer"])
+        try:
+            trainer.load_state_dict(state["trainer"])
+        except UserError as error:  # the settings are those of the run, so it is the checkpoint that does not fit
+            raise DamagedError(str(error)) from error
 
     def resume(self, trainer: Trainer) -> list[str]:
         notes = super().resume(trainer)
