@@ -220,7 +220,7 @@ def _changed_tensor(chosen: random.Random, tensor: Tensor) -> Tensor:
         lambda: tensor.new_zeros(()),
         lambda: tensor.to("meta"),
         lambda: tensor.expand(3, *tensor.shape),
-        lambda: tensor.new_zeros(1).expand(tensor.shape),
+        lambda: tensor.new_zeros(()).expand(tensor.shape),
         lambda: torch.full_like(tensor, torch.nan) if tensor.is_floating_point() else torch.zeros_like(tensor),
         lambda: tensor.to_sparse() if tensor.is_floating_point() else tensor,
         lambda: tensor.flatten()[1:] if tensor.numel() else tensor,

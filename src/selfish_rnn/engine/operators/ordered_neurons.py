@@ -86,7 +86,7 @@ def ordered_window(
 
 
 def _rows(hidden: int, chunk: int) -> int:
-    return 4 * hidden + 2 * (hidden // chunk)
+    return sum(_gate_rows(hidden, chunk))
 
 
 def _gate_rows(hidden: int, chunk: int) -> tuple[int, ...]:
