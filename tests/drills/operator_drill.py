@@ -14,13 +14,15 @@ import torch
 from drill import Outcome, in_children, source
 from torch import Tensor
 
-from selfish_rnn.engine import PackedWeight
+from selfish_rnn.engine import PackedWeight, QuantizedWeight
+from selfish_rnn.engine.inference import operators as int8
+from selfish_rnn.engine.inference.targets import int8_targets, use_int8_target
 from selfish_rnn.engine.operators import highway, ordered_neurons, recurrent
 
 ALLOWED = (ValueError, TypeError, RuntimeError, IndexError, OverflowError)
 """What a wrong argument may raise; ``NotImplementedError`` is a ``RuntimeError``."""
 
-REGISTERED = (highway, ordered_neurons, recurrent)
+REGISTERED = (highway, int8, ordered_neurons, recurrent)
 """Modules that register operators when they are imported."""
 
 Arguments = list[Any]
@@ -37,6 +39,8 @@ def drill(tries: int, seed: int) -> Outcome:
         for _ in range(chosen.choice((1, 1, 1, 2, 3))):
             place = chosen.randrange(len(arguments))
             arguments[place] = changed(chosen, arguments[place])
+        if name.startswith("int8") and chosen.random() < 0.1:
+            use_int8_target(chosen.choice(int8_targets()))  # what was laid out is for other kernels now
         try:
             getattr(torch.ops.selfish_rnn, name)(*arguments)
         except ALLOWED as error:
@@ -63,6 +67,9 @@ def all_cases() -> dict[str, Callable[[random.Random], Arguments]]:
         "highway_backward": _highway_backward,
         "ordered_neurons": _ordered,
         "ordered_neurons_backward": _ordered_backward,
+        "int8_linear": _int8_linear,
+        "int8_lookup": _int8_lookup,
+        "int8_layer": _int8_layer,
     }
 
 
@@ -163,6 +170,26 @@ def _ordered_backward(chosen: random.Random) -> Arguments:
     return [x, *weights, kept, torch.randn(*x.shape[:2], h.shape[1]), dc, arguments[-2], [True] * 6 + [False]]
 
 
+def _windows(rows: int, columns: int) -> Tensor:
+    return QuantizedWeight.from_dense(torch.randn(rows, columns) * (torch.rand(rows, columns) < 0.4)).windows
+
+
+def _int8_linear(chosen: random.Random) -> Arguments:
+    x, _, _, bias, rows = _linear(chosen)
+    return [x, _windows(rows, x.shape[1]), bias, rows]
+
+
+def _int8_lookup(chosen: random.Random) -> Arguments:
+    rows, columns = chosen.choice((2, 12, 300)), chosen.choice((1, 5, 130))
+    return [torch.randint(0, rows, (chosen.randint(1, 9), 2)), _windows(rows, columns), columns]
+
+
+def _int8_layer(chosen: random.Random) -> Arguments:
+    x, h, c, *_, bias, recurrent_bias, cell, _ = _layer(chosen)
+    rows = {"lstm": 4, "gru": 3}.get(cell, 1) * h.shape[1]
+    return [x, h, c, _windows(rows, x.shape[2]), _windows(rows, h.shape[1]), bias, recurrent_bias, cell]
+
+
 # Wrong arguments
 
 
@@ -232,7 +259,7 @@ def _changed_tensor(chosen: random.Random, tensor: Tensor) -> Tensor:
 def _changed_index(chosen: random.Random, index: Tensor) -> Tensor:
     """An index with other bytes, sometimes in place: what was known of it does not hold any more."""
     damaged = index if chosen.random() < 0.3 else index.clone()
-    if not len(damaged):
+    if not damaged.numel() or not damaged.ndim:
         return damaged
     for _ in range(chosen.choice((1, 1, 2, 20))):
         end = min(152, len(damaged)) if chosen.random() < 0.5 else len(damaged)  # half of them in the header

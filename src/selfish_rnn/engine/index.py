@@ -6,7 +6,7 @@ import functools
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -52,28 +52,60 @@ class Contents:
         return self._ways[gate_rows]
 
 
-class _Known(NamedTuple):
-    """An index that was found valid: where it lies, after how many changes, and what it says."""
+Fact = TypeVar("Fact")
+
+
+class _Entry(NamedTuple):
+    """Memory that was found valid: where it lies, after how many changes, and what it says."""
 
     storage: StorageWeakRef
     place: int
-    size: int
+    shape: torch.Size
     version: int
-    contents: Contents
+    fact: Any
 
 
-# By the storage, which lives as long as the index. While a weak reference is held, no other storage has its address.
-_known: dict[int, _Known] = {}
+class Known(Generic[Fact]):
+    """What is known of memory that kernels follow, for as long as it lives and torch counts no change to it.
+
+    Changes that torch does not count, as those through ``memory.data`` or ``memory.numpy()``, are not seen.
+    """
+
+    def __init__(self) -> None:
+        # By the storage. While a weak reference is held, no other storage has its address.
+        self._entries: dict[int, _Entry] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, memory: Tensor) -> Fact | None:
+        """What was remembered of the same bytes."""
+        known = self._entries.get(memory.untyped_storage()._cdata) if memory.layout == torch.strided else None
+        if known is None:
+            return None
+        _, place, shape, version, fact = known
+        same: Fact = fact
+        return same if (memory.data_ptr(), memory.shape, _version(memory)) == (place, shape, version) else None
+
+    def remember(self, memory: Tensor, fact: Fact) -> Fact:
+        """Take memory for valid, which was just built or checked."""
+        for key, known in list(self._entries.items()):
+            if known.storage.expired():  # type: ignore[no-untyped-call]
+                self._entries.pop(key, None)
+        storage = memory.untyped_storage()
+        reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        self._entries[storage._cdata] = _Entry(reference, memory.data_ptr(), memory.shape, _version(memory), fact)
+        return fact
+
+
+_known = Known[Contents]()
 
 
 def contents(index: Tensor) -> Contents:
-    """What an index says; it is checked whole the first time, and again after it has changed.
-
-    Changes that torch does not count, as those through ``index.data`` or ``index.numpy()``, are not seen.
-    """
-    known = _known.get(index.untyped_storage()._cdata)
-    if known is not None and known[1:4] == (index.data_ptr(), len(index), _version(index)):
-        return known.contents
+    """What an index says; it is checked whole the first time, and again after it has changed."""
+    known = _known.get(index)
+    if known is not None:
+        return known
     problem = _problem(index)
     if problem is not None:
         raise ValueError(f"the index of a packed weight {problem}")
@@ -82,13 +114,7 @@ def contents(index: Tensor) -> Contents:
 
 def remember(index: Tensor) -> Contents:
     """Take an index for valid, which was just built or checked."""
-    for key, known in list(_known.items()):
-        if known.storage.expired():  # type: ignore[no-untyped-call]
-            _known.pop(key, None)
-    found, storage = Contents.of(index), index.untyped_storage()
-    reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
-    _known[storage._cdata] = _Known(reference, index.data_ptr(), len(index), _version(index), found)
-    return found
+    return _known.remember(index, Contents.of(index))
 
 
 def check_matrix(rows: int, columns: int) -> None:

@@ -9,9 +9,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from selfish_rnn.engine import library
-from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight
+from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight, windows_shape
 from selfish_rnn.engine.library import address
 from selfish_rnn.engine.operators import common
+from selfish_rnn.engine.operators.recurrent import gate_rows
 
 
 def linear(x: Tensor, weight: QuantizedWeight, bias: Tensor | None) -> Tensor:
@@ -51,7 +52,9 @@ def window(
 @common.operator("int8_linear")
 def int8_linear(x: Tensor, windows: Tensor, bias: Tensor | None, rows: int) -> Tensor:
     (x,), bias = common.contiguous(x), common.contiguous_if(bias)
-    columns = _shape(windows, rows=rows)[1]
+    height, columns = windows_shape(windows)
+    if height != rows:
+        raise ValueError(f"an int8 matrix of {height} rows does not give {rows} features")
     common.check_shape("input", x, *x.shape[:-1], columns)
     common.check_shape("bias", bias, rows)
     y = x.new_empty(*x.shape[:-1], rows)
@@ -66,13 +69,11 @@ def _(x: Tensor, windows: Tensor, bias: Tensor | None, rows: int) -> Tensor:
 
 @common.operator("int8_lookup")
 def int8_lookup(tokens: Tensor, windows: Tensor, columns: int) -> Tensor:
-    rows, _ = _shape(windows, columns=columns)
-    tokens = tokens.contiguous()
-    if tokens.numel():
-        lowest, highest = (int(bound) for bound in torch.aminmax(tokens))
-        if lowest < 0 or highest >= rows:
-            raise IndexError(f"token {lowest if lowest < 0 else highest} is out of range: the matrix has {rows} rows")
-    y = torch.empty(*tokens.shape, columns)
+    rows, width = windows_shape(windows)
+    if width != columns:
+        raise ValueError(f"rows of an int8 matrix with {width} columns do not have {columns}")
+    tokens = common.row_numbers("token", tokens, rows)
+    y = torch.empty(*tokens.shape, columns, dtype=torch.float32, device="cpu")
     library.kernels().selfish_int8_lookup(address(windows), address(tokens), tokens.numel(), address(y))
     return y
 
@@ -96,12 +97,12 @@ def int8_layer(
     """A layer over a window: the output at every step and the last c; c is empty but for an LSTM."""
     x, h, c = common.contiguous(x, h, c)
     bias, recurrent_bias = common.contiguous_if(bias), common.contiguous_if(recurrent_bias)
-    (rows, columns), (recurrent_rows, hidden) = _shape(inputs), _shape(recurrence)
+    (rows, columns), (recurrent_rows, hidden) = windows_shape(inputs), windows_shape(recurrence)
     lstm = cell == "lstm"
     shape = common.window_shape(x, hidden, h, c if lstm else None)
     common.check_shape("input", x, *x.shape[:2], columns)
-    if rows != recurrent_rows or rows % hidden:
-        raise ValueError(f"matrices of {rows} and {recurrent_rows} rows do not fit a state of {hidden}")
+    if {rows, recurrent_rows} != {sum(gate_rows(cell, hidden))}:
+        raise ValueError(f"matrices of {rows} and {recurrent_rows} rows do not fit the {cell} of a state of {hidden}")
     common.check_shape("bias", bias, rows)
     common.check_shape("bias", recurrent_bias, rows)
     y, c_last = x.new_empty(*x.shape[:2], hidden), torch.empty_like(c)
@@ -129,11 +130,3 @@ def int8_layer(
 @int8_layer.register_fake
 def _(x: Tensor, h: Tensor, c: Tensor, *rest: object) -> tuple[Tensor, Tensor]:
     return x.new_empty(*x.shape[:2], h.shape[-1]), torch.empty_like(c)
-
-
-def _shape(windows: Tensor, *, rows: int | None = None, columns: int | None = None) -> tuple[int, int]:
-    """Rows and columns of a matrix; the kernels follow what its memory says, so it has to be all there."""
-    header = library.structures()["WindowsHeader"].from_address(windows.data_ptr())
-    if header.bytes != len(windows) or rows not in (None, header.rows) or columns not in (None, header.columns):
-        raise ValueError("these bytes are no int8 matrix of that shape")
-    return header.rows, header.columns

@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from selfish_rnn.engine import library
 from selfish_rnn.engine.functional import Weight
-from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight
+from selfish_rnn.engine.inference import targets
+from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight, windows_shape
 from selfish_rnn.engine.library import address
+from selfish_rnn.engine.operators import common
 from selfish_rnn.engine.packed_weight import PackedWeight
 
 Matrix = Weight | Tensor
@@ -26,6 +28,11 @@ class Place(NamedTuple):
 
 
 NOWHERE = Place(-1, 0)
+
+CELL_GATES = {
+    "lstm_cell": 4, "gru_cell": 3, "rnn_tanh_cell": 1, "rnn_relu_cell": 1, "highway_cell": 2, "ordered_cell": 4,
+}  # fmt: skip
+"""Gates that are as long as the state; an ordered cell has two of one number for each chunk besides."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +127,20 @@ class Program:
         return x
 
     def cell(self, kind: str, inputs: Place, recurrent: Place, h: Place, c: Place = NOWHERE, chunk: int = 0) -> Place:
-        """A cell takes the sums of its inputs and of its recurrence to its state, in place."""
+        """A cell takes the sums of its inputs and of its recurrence to its state, in place.
+
+        Those of a highway cell may come in one, and ``recurrent`` is then ``NOWHERE``.
+        """
+        ordered = kind == "ordered_cell"
+        if kind not in CELL_GATES or (ordered and (chunk < 1 or h.size % chunk)):
+            raise ValueError(f"there is no {kind} with {h.size} units in chunks of {chunk}")
+        rows = CELL_GATES[kind] * h.size + (2 * h.size // chunk if ordered else 0)
+        sums = {inputs.size} if kind == "highway_cell" and recurrent == NOWHERE else {inputs.size, recurrent.size}
+        if sums != {rows} or c.size != (h.size if kind in ("lstm_cell", "ordered_cell") else 0):
+            raise ValueError(
+                f"a {kind} of {h.size} units takes sums of {rows}, not of {inputs.size} and {recurrent.size}, with a "
+                f"cell state of {c.size}"
+            )
         return self._add(kind, h, input=inputs, second=recurrent, state=c, size=h.size, extra=chunk)
 
     def tanh(self, x: Place) -> Place:
@@ -128,11 +148,15 @@ class Program:
 
     def softmax(self, x: Place, vectors: int = 1) -> Place:
         """The softmax of each of several vectors."""
+        if vectors < 1 or x.size % vectors:
+            raise ValueError(f"{x.size} numbers are not {vectors} vectors")
         return self._add("softmax_of", self._place(x.size), input=x, count=vectors, size=x.size // vectors)
 
     def mixture(self, prior: Place, chances: Place) -> Place:
         """``log(sum_k prior[k] chances[k] + 1e-8)``."""
-        size = chances.size // prior.size
+        size, rest = divmod(chances.size, prior.size)
+        if rest:
+            raise ValueError(f"{chances.size} chances are not those of {prior.size} experts")
         return self._add("mixture_of", self._place(size), input=prior, second=chances, count=prior.size, size=size)
 
     def _place(self, size: int) -> Place:
@@ -181,6 +205,7 @@ class CompiledProgram:
     def __init__(self, program: Program, memory: Tensor) -> None:
         structures, operations = library.structures(), program.in_order()
         self._kept: list[Any] = [memory]
+        self._laid_out = targets.changes()
         self._run = getattr(library.kernels(), f"selfish_{program.precision.replace('32', '')}_step")
         self._operations = (structures["Operation"] * len(operations))(*map(self._structure, operations))
         pointers = {"operations": ctypes.addressof(self._operations), "memory": address(memory)}
@@ -188,6 +213,8 @@ class CompiledProgram:
         self._address = ctypes.addressof(self._program)
 
     def run(self, token: int) -> None:
+        if self._laid_out != targets.changes():
+            raise RuntimeError("other kernels are in use than when this was made: make it anew")
         self._program.token = token
         self._run(self._address)
 
@@ -197,17 +224,20 @@ class CompiledProgram:
         fields["kind"] = library.cell_kind(operation.kind)
         matrix = operation.matrix
         if isinstance(matrix, QuantizedWeight):
+            windows_shape(matrix.windows)
             fields["matrix"] = self._keep(matrix.windows)
         elif isinstance(matrix, PackedWeight):
-            fields["matrix"], fields["values"] = self._keep(matrix.index), self._keep(matrix.values)
-        elif matrix is not None:
-            fields["values"] = self._keep(matrix)
-        fields["bias"] = self._keep(operation.bias)
+            common.check_weight(matrix.values, matrix.index, *matrix.shape)
+            fields["matrix"], fields["values"] = self._keep(matrix.index), self._keep_floats(matrix.values)
+        else:
+            fields["values"] = self._keep_floats(matrix)
+        fields["bias"] = self._keep_floats(operation.bias)
         made: ctypes.Structure = library.structures()["Operation"](**fields)
         return made
 
-    def _keep(self, tensor: Tensor | None) -> int | None:
-        if tensor is None:
-            return None
-        self._kept.append(tensor.detach().contiguous())
-        return address(self._kept[-1])
+    def _keep(self, tensor: Tensor) -> int | None:
+        self._kept.append(tensor)
+        return address(tensor)
+
+    def _keep_floats(self, tensor: Tensor | None) -> int | None:
+        return None if tensor is None else self._keep(*common.contiguous(tensor.detach()))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from selfish_rnn.engine import library
+from selfish_rnn.engine.index import Known
 from selfish_rnn.engine.inference import targets
 from selfish_rnn.engine.library import address
 from selfish_rnn.topology import GateLayout, Topology
@@ -19,6 +20,22 @@ MOST_COLUMNS = 65535
 
 _SMALLEST = 1e-30
 """A row whose weights are all smaller has none."""
+
+_known = Known[tuple[int, tuple[int, int]]]()
+"""Of every matrix in windows that was laid out here: for which kernels, and its shape. Kernels follow no other."""
+
+
+def windows_shape(windows: Tensor) -> tuple[int, int]:
+    """Rows and columns of a matrix in windows, if a kernel may follow it: one that was laid out for those in use."""
+    laid_out, shape = _known.get(windows) or (None, (0, 0))
+    if laid_out is None:
+        raise ValueError(
+            "these bytes are no int8 matrix, or were changed since it was laid out: give weight.windows of a "
+            "QuantizedWeight"
+        )
+    if laid_out != targets.changes():
+        raise ValueError("this int8 matrix is laid out for other kernels than those in use: ask weight.windows anew")
+    return shape
 
 
 def quantized_weights(model: nn.Module) -> dict[str, QuantizedWeight]:
@@ -78,6 +95,7 @@ class QuantizedWeight(nn.Module):
         windows = torch.empty(kernels.selfish_windows_bytes(ctypes.addressof(weights)), dtype=torch.uint8)
         kernels.selfish_windows_build(ctypes.addressof(weights), address(windows))
         self._windows, self._laid_out = windows, targets.changes()
+        _known.remember(windows, (self._laid_out, self.shape))
         self.count = len(values)
 
     @property
@@ -90,6 +108,8 @@ class QuantizedWeight(nn.Module):
     def weights(self) -> tuple[Tensor, Tensor, Tensor]:
         """The positions of the weights, sorted; their int8 values; the scale of each row."""
         rows, columns = self.shape
+        if _known.get(self._windows) is None:
+            raise ValueError("the bytes of this int8 weight were changed from outside: load its state_dict again")
         first = torch.empty(rows + 1, dtype=torch.int64)
         column, values = torch.empty(self.count, dtype=torch.uint16), torch.empty(self.count, dtype=torch.int8)
         scale = torch.empty(rows)
@@ -130,6 +150,17 @@ class QuantizedWeight(nn.Module):
         return super().train(mode)
 
     # State
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies and pickles carry the weights, and are laid out where they are made."""
+        kept = {name: value for name, value in self.__dict__.items() if name not in ("_windows", "_laid_out")}
+        return {**kept, "weights": self.weights()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        weights = state.pop("weights")
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        check_weights(self.shape, *weights)
+        self._lay_out(*weights)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         positions, values, scale = self.weights()

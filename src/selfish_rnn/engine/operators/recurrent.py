@@ -43,7 +43,7 @@ class Kept(NamedTuple):
         return cls(*map(x.new_empty, cls.sizes(x, hidden, cell, keep)))
 
 
-def _gate_rows(cell: str, hidden: int) -> tuple[int, ...]:
+def gate_rows(cell: str, hidden: int) -> tuple[int, ...]:
     if cell not in GATES:
         raise ValueError(unknown("cell", cell, GATES))
     return (hidden,) * GATES[cell]
@@ -71,10 +71,10 @@ def recurrent_layer(
     weights = common.LayerWeights(input_values, input_index, recurrent_values, recurrent_index).contiguous()
     bias, recurrent_bias = common.contiguous_if(bias), common.contiguous_if(recurrent_bias)
     hidden, inputs = h.shape[-1], x.shape[-1]
-    gate_rows = _gate_rows(cell, hidden)
-    rows = sum(gate_rows)
+    gates = gate_rows(cell, hidden)
+    rows = sum(gates)
     shape = common.window_shape(x, hidden, h, c if cell == "lstm" else None)
-    weights.check(gate_rows, inputs, hidden)
+    weights.check(gates, inputs, hidden)
     common.check_shape("bias", bias, rows)
     common.check_shape("bias", recurrent_bias, rows)
     if cell != "gru" and recurrent_bias is not None:
@@ -132,10 +132,10 @@ def recurrent_layer_backward(
     x, dy = common.contiguous(x, dy)
     weights = common.LayerWeights(input_values, input_index, recurrent_values, recurrent_index).contiguous()
     dh_last, dc_last = common.contiguous_if(dh_last), common.contiguous_if(dc_last)
-    gate_rows, inputs, forward = _gate_rows(cell, hidden), x.shape[-1], Kept(*common.contiguous(*kept))
-    rows = sum(gate_rows)
+    gates, inputs, forward = gate_rows(cell, hidden), x.shape[-1], Kept(*common.contiguous(*kept))
+    rows = sum(gates)
     shape = common.window_shape(x, hidden, dh_last, dc_last)
-    weights.check(gate_rows, inputs, hidden)
+    weights.check(gates, inputs, hidden)
     common.check_sizes(forward, Kept.sizes(x, hidden, cell, True))
     common.check_shape("gradient", dy, *x.shape[:2], hidden)
     if cell == "lstm":
