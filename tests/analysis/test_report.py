@@ -23,7 +23,7 @@ from selfish_rnn.analysis.report.commands import command_of
 from selfish_rnn.analysis.report.comparison import compare, outcome
 from selfish_rnn.analysis.report.drawn import topology_pictures
 from selfish_rnn.analysis.report.markup import duration, number, tag
-from selfish_rnn.cli.report import report
+from selfish_rnn.cli.writing import report
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.presets import build_experiment, read_preset, to_yaml, with_assignments
 from selfish_rnn.topology import GateLayout, Topology

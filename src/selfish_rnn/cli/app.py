@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 from typer.core import TyperGroup
 
 from selfish_rnn import __version__
-from selfish_rnn.cli.console import StoppedError, output, show_error
+from selfish_rnn.cli.console import StoppedError, output, plain_table, say, show_error
 from selfish_rnn.cli.flops import flops
-from selfish_rnn.cli.header import header
-from selfish_rnn.cli.report import report
 from selfish_rnn.cli.reproduce import reproduce
 from selfish_rnn.cli.sweep import sweep
+from selfish_rnn.cli.training import DeviceOption, preset_and_assignments, resume, train
+from selfish_rnn.cli.writing import export, header, report
 from selfish_rnn.errors import RankLostError, SaidByFirst, UserError
-
-if TYPE_CHECKING:
-    from selfish_rnn.runs.run import Run
 
 
 class Commands(TyperGroup):
@@ -40,10 +35,7 @@ app = typer.Typer(
 )
 console = output()
 
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 SourceArgument = Annotated[Path, typer.Argument(metavar="RUN|FILE", help="Folder of a run, or an exported model.")]
-DeviceOption = Annotated[str | None, typer.Option(help="cpu or cuda (default: what the settings say).")]
-
 
 TRY_AGAIN = 75
 """The exit code of a process whose partners are gone: that of a failure that may pass, in sysexits.h."""
@@ -64,72 +56,8 @@ def common(
     """Train recurrent networks that are sparse from the first step to the last."""
 
 
-@app.command()
-def train(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[PRESET] [KEY=VALUE]...", help="A preset (default: quickstart) and changes to it."),
-    ] = None,
-    config: Annotated[Path | None, typer.Option(help="A YAML file laid over the preset.")] = None,
-    run: Annotated[
-        Path | None, typer.Option("--run", "-r", help="Folder of the run (default: the next free one in runs/).")
-    ] = None,
-    device: DeviceOption = None,
-) -> None:
-    """Train a network.
-
-    For example: selfish-rnn train ptb-stacked-lstm-small sparsity=0.8
-    """
-    _train(lambda: _start(words, config, run, device))
-
-
-def _start(words: list[str] | None, config: Path | None, run: Path | None, device: str | None) -> Run:
-    """A new run, as the words and options of ``train`` say."""
-    from selfish_rnn.experiment.presets import (
-        build_experiment,
-        read_config,
-        read_preset,
-        with_assignments,
-        with_settings,
-    )
-    from selfish_rnn.runs.folder import RunFolder
-    from selfish_rnn.runs.run import Run
-    from selfish_rnn.training.parallel import restartable
-
-    preset, assignments = _preset_and_assignments(words)
-    settings, _ = read_preset(preset)
-    name, source = preset, f"preset {preset}"
-    if config is not None:
-        settings = with_settings(settings, read_config(config))
-        # The configuration of a run is named after the run.
-        name, source = config.resolve().parent.name if config.name == "config.yaml" else config.stem, str(config)
-    if device is not None:
-        assignments.append(f"device={device}")
-    if assignments:
-        settings = with_assignments(settings, assignments)
-        source = "settings"
-    again = restartable()
-    if again and run is None:
-        raise UserError("torchrun --max-restarts gives this command again, for the same folder: name it with --run")
-    path = run or RunFolder.free_name(Path("runs"), name)
-    return Run.start(build_experiment(settings, source), path, again=again)
-
-
-@app.command()
-def resume(
-    run: RunArgument,
-    device: DeviceOption = None,
-    engine: Annotated[
-        str | None, typer.Option(help="masked or packed (default: what the run was started with).")
-    ] = None,
-) -> None:
-    """Continue a run that was interrupted.
-
-    The result is the same as if it had not been.
-    """
-    from selfish_rnn.runs.run import Run
-
-    _train(lambda: Run.open(run, device, engine))
+app.command()(train)
+app.command()(resume)
 
 
 @app.command()
@@ -180,11 +108,10 @@ def generate(
 
     if source.is_file():
         model = load_model(source) if device is None else load_model(source, packed=False).to(device)
-        words = model.vocabulary
     else:
-        opened = Run.open(source, device)
-        model, words = opened.model(), opened.vocabulary
-    _say(continue_text(model, words, prompt, tokens=tokens, temperature=temperature, top=top, seed=seed))
+        model = Run.open(source, device).model()
+    words = model.vocabulary
+    say(console, continue_text(model, words, prompt, tokens=tokens, temperature=temperature, top=top, seed=seed))
 
 
 def _play(source: Path, prompt: str, device: str | None, **options: Any) -> None:
@@ -200,34 +127,13 @@ def _play(source: Path, prompt: str, device: str | None, **options: Any) -> None
     names = {"dense": False, **({"packed": True} if available() else {})}
     if source.is_file():
         models = {name: load_model(source, packed=packed) for name, packed in names.items()}
-        words = models["dense"].vocabulary
     else:
-        runs = {name: Run.open(source, "cpu", "packed" if packed else "masked") for name, packed in names.items()}
-        models, words = {name: run.model() for name, run in runs.items()}, runs["dense"].vocabulary
-    play(console, models, words, **options)
+        engines = {name: "packed" if packed else "masked" for name, packed in names.items()}
+        models = {name: Run.open(source, "cpu", engine).model() for name, engine in engines.items()}
+    play(console, models, models["dense"].vocabulary, **options)
 
 
-@app.command()
-def export(
-    run: RunArgument,
-    out: Annotated[Path | None, typer.Option(help="File to write (default: the name of the run).")] = None,
-    precision: Annotated[str, typer.Option(help="float32, or int8: a third of the size, faster, for inference.")] = (
-        "float32"
-    ),
-) -> None:
-    """Write the best model of a run with its words to one file.
-
-    The file is for selfish_rnn.load_model and for selfish-rnn generate and evaluate.
-    """
-    from selfish_rnn.runs.export import export as write
-    from selfish_rnn.runs.run import Run
-
-    path = out or Path(f"{run.resolve().name}.safetensors")
-    if precision not in ("float32", "int8"):
-        raise UserError(f"precision must be float32 or int8, got {precision!r}")
-    write(Run.open(run), path, precision="int8" if precision == "int8" else "float32")
-    _say(f"{path}: {path.stat().st_size / 2**20:.1f} MiB")
-    _say(f"  selfish-rnn generate {shlex.quote(str(path))} --prompt 'the'")
+app.command()(export)
 
 
 @app.command()
@@ -235,7 +141,7 @@ def presets() -> None:
     """List the presets."""
     from selfish_rnn.experiment.presets import preset_names, read_preset
 
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table = plain_table(show_header=False)
     for name in preset_names():
         table.add_row(name, read_preset(name)[1])
     console.print(table)
@@ -250,16 +156,11 @@ def show(
     """Print a preset with every setting, as a configuration file."""
     from selfish_rnn.experiment.presets import build_experiment, explained_yaml, read_preset, with_assignments
 
-    preset, assignments = _preset_and_assignments(words)
+    preset, assignments = preset_and_assignments(words)
     settings, about = read_preset(preset)
     experiment = build_experiment(with_assignments(settings, assignments), "settings")
-    console.print(f"# {about}", markup=False, soft_wrap=True)
+    say(console, f"# {about}")
     console.print(explained_yaml(experiment), markup=False, soft_wrap=True, end="")
-
-
-def _preset_and_assignments(words: list[str] | None) -> tuple[str, list[str]]:
-    given = list(words or [])
-    return (given.pop(0) if given and "=" not in given[0] else "quickstart"), given
 
 
 @app.command()
@@ -286,41 +187,8 @@ def bench(context: typer.Context) -> None:
         raise typer.Exit(130)
 
 
-app.command()(flops)
-app.command()(header)
-app.command()(report)
-app.command()(reproduce)
-app.command()(sweep)
-
-
-def _train(open_run: Callable[[], Run]) -> None:
-    """Train a run to its end, together with other ranks if torchrun started them; the first one speaks."""
-    from selfish_rnn.cli.display import listener_for, show_next, show_outcome
-    from selfish_rnn.runs.stop import Interrupted
-    from selfish_rnn.system import keep_freed_memory
-    from selfish_rnn.training.parallel import joined
-
-    keep_freed_memory()
-    with joined() as ranks:
-        run = ranks.from_first(open_run)
-        path = run.folder.path
-        try:
-            if ranks.first:
-                with listener_for(console, path) as listener:
-                    summary = run.train(listener)
-            else:
-                run.train()
-        except Interrupted:
-            if ranks.first:
-                _say(f"Stopped; continue with: {run.folder.resume_command}")
-            raise typer.Exit(130) from None
-    if ranks.first:
-        show_outcome(console, summary, path)
-        show_next(console, run.experiment, path)
-
-
-def _say(text: str) -> None:
-    console.print(text, markup=False, soft_wrap=True)
+for command in (flops, header, report, reproduce, sweep):
+    app.command()(command)
 
 
 def main() -> None:

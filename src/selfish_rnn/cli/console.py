@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from selfish_rnn.errors import UserError
@@ -43,12 +45,27 @@ def output() -> SafeConsole:
     return SafeConsole(width=None if sys.stdout.isatty() else 200)
 
 
+def say(console: Console, text: str) -> None:
+    """Text as it is, however long."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def plain_table(text: Iterable[str] = (), numbers: Iterable[str] = (), **options: Any) -> Table:
+    """A table without lines, with columns of text and then columns of numbers under these headings."""
+    table = Table(box=None, padding=(0, 2, 0, 0), **options)
+    for heading in text:
+        table.add_column(heading, overflow="fold")
+    for heading in numbers:
+        table.add_column(heading, justify="right")
+    return table
+
+
 def show_error(message: str) -> None:
     """One line, on the error stream."""
     line = f"error: {message}"
     if len(line) > LONGEST_ERROR:
         line = line[:LONGEST_ERROR] + "…"
-    SafeConsole(stderr=True).print(line, markup=False, soft_wrap=True)
+    say(SafeConsole(stderr=True), line)
 
 
 class StoppedError(UserError):

@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from selfish_rnn.cli.console import plain_table, say
 from selfish_rnn.experiment.configured_methods import ConfiguredMethod
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.system import duration
@@ -96,7 +97,7 @@ class PlainLog(Listener):
         self._print(message)
 
     def _print(self, line: str) -> None:
-        _line(self.console, line)
+        say(self.console, line)
         self._last = time.monotonic()
 
 
@@ -129,10 +130,10 @@ class LiveProgress(PlainLog):
 def show_start(console: Console, trainer: Trainer, folder: Path) -> None:
     """What is about to be trained, or has been."""
     if trainer.state.finished:
-        _line(console, f"The run in {folder} is finished; this is what it came to.")
+        say(console, f"The run in {folder} is finished; this is what it came to.")
     experiment, sparsifier, corpus = trainer.experiment, trainer.sparsifier, trainer.corpus
     console.print(f"[bold]{experiment.model.name}[/] on [bold]{escape(corpus.name)}[/]", highlight=False)
-    _line(
+    say(
         console,
         f"{len(corpus.train):,} training tokens, {len(corpus.vocabulary):,} words; "
         f"method {_method_text(experiment)}, optimizer {experiment.optimizer.name}; "
@@ -140,12 +141,7 @@ def show_start(console: Console, trainer: Trainer, folder: Path) -> None:
         f"(sparsity {100 * (1 - sparsifier.active_weights / sparsifier.total_weights):.0f} %); "
         f"engine {experiment.engine}" + (f"; {trainer.ranks.size} ranks" if trainer.ranks.size > 1 else ""),
     )
-    _line(console, f"run folder {folder}")
-
-
-def _line(console: Console, text: str) -> None:
-    """Text as it is, however long."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    say(console, f"run folder {folder}")
 
 
 def _method_text(experiment: Experiment) -> str:
@@ -158,9 +154,7 @@ def _method_text(experiment: Experiment) -> str:
 def show_outcome(console: Console, summary: Mapping[str, Any], folder: Path) -> None:
     """A summary a person likes to read."""
     console.print()
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column()
-    table.add_column(justify="right")
+    table = plain_table([""], [""], show_header=False)
     table.add_column(style="dim")
     unigram, test = summary["unigram_perplexity"], summary["test_perplexity"]
     ratio = f"{test / unigram:.2f} times the unigram perplexity" if test < 1e6 else ""
@@ -180,12 +174,12 @@ def show_outcome(console: Console, summary: Mapping[str, Any], folder: Path) -> 
     console.print(_sparsity_table(summary["density"]))
     console.print()
     if test > summary["vocabulary"]:
-        _line(
+        say(
             console,
             f"The run diverged: its perplexity is above {summary['vocabulary']:,}, that of guessing among all its "
             "words alike. Try a smaller optimizer.lr, clip or prune_rate.",
         )
-    _line(console, f"The run is in {folder}.")
+    say(console, f"The run is in {folder}.")
 
 
 def show_next(console: Console, experiment: Experiment, folder: Path) -> None:
@@ -193,20 +187,20 @@ def show_next(console: Console, experiment: Experiment, folder: Path) -> None:
     path, config = shlex.quote(str(folder)), shlex.quote(str(folder / "config.yaml"))
     rewires = experiment.method.build().rewires
     other = "method=static   # without rewiring" if rewires else "method=selfish   # rewired"
-    _line(console, "What to try next:")
-    _line(console, f"  selfish-rnn generate {path} --prompt 'the'")
-    _line(console, f"  tensorboard --logdir {path}")
-    _line(console, f"  selfish-rnn train --config {config} {other}")
+    say(console, "What to try next:")
+    say(console, f"  selfish-rnn generate {path} --prompt 'the'")
+    say(console, f"  tensorboard --logdir {path}")
+    say(console, f"  selfish-rnn train --config {config} {other}")
 
 
 def show_methods(console: Console, methods: Iterable[ConfiguredMethod]) -> None:
     """The parts of each method, what they mean, and where it comes from."""
     rows, width = [configured.row() for configured in methods], min(console.width, PAGE)
-    table = Table(box=None, padding=(0, 2, 0, 0))
+    table = plain_table()
     headings = ("method", "allocation", "removal", "pool", "growth", "redistribution")
     for heading in headings:
         table.add_column(heading, no_wrap=width == PAGE)
-    references = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    references = plain_table(show_header=False)
     for row in rows:
         table.add_row(*(row[heading] for heading in headings))
         references.add_row(row["method"], escape(row["reference"]))
@@ -220,7 +214,7 @@ def show_methods(console: Console, methods: Iterable[ConfiguredMethod]) -> None:
         "optimizer. A part is replaced by name:",
         width=width,
     )
-    _line(console, "  selfish-rnn train method=rigl method.growth=random\n")
+    say(console, "  selfish-rnn train method=rigl method.growth=random\n")
     console.print(references, width=width)
 
 
@@ -228,10 +222,7 @@ def _sparsity_table(densities: Mapping[str, Mapping[str, float]]) -> Table:
     """Matrices as a whole and by gates."""
     gated = [density for density in densities.values() if len(density) > 2]  # one gate is the whole matrix
     gates = [gate for gate in dict.fromkeys(gate for density in gated for gate in density) if gate != "all"]
-    table = Table(title="sparsity, %", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    table.add_column("matrix")
-    for heading in ("all", *gates):
-        table.add_column(heading, justify="right")
+    table = plain_table(["matrix"], ["all", *gates], title="sparsity, %", title_justify="left")
     for matrix, density in densities.items():
         cells = [f"{100 * (1 - density[gate]):.1f}" if gate in density else "" for gate in ("all", *gates)]
         table.add_row(matrix, *cells)

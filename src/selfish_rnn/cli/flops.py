@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
+from selfish_rnn.cli.console import output, plain_table
 from selfish_rnn.errors import UserError
 
 if TYPE_CHECKING:  # torch takes a second to import, which --help should not
@@ -30,8 +31,7 @@ def flops(
 
     For example: selfish-rnn flops ptb-stacked-lstm method=rigl
     """
-    from selfish_rnn.cli.app import console
-
+    console = output()
     if paper:
         if words:
             raise UserError("--paper prints the paper's own table; leave out either it or the presets and runs")
@@ -85,11 +85,8 @@ def _counted(word: str, assignments: list[str]) -> tuple[str, Experiment, Traini
 def _table(counted: list[tuple[str, Experiment, TrainingFlops]]) -> Table:
     from selfish_rnn.analysis.flops.paper import PRINTED_DENSE, printed_row
 
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("", overflow="fold")
-    table.add_column("method")
-    for heading in ("sparsity", "training", "ratio", "paper", "inference", "ratio", "paper"):
-        table.add_column(heading, justify="right")
+    numbers = ("sparsity", "training", "ratio", "paper", "inference", "ratio", "paper")
+    table = plain_table(("", "method"), numbers)
     table.add_column("")
     for name, experiment, flops in counted:
         row = printed_row(experiment)
@@ -119,11 +116,8 @@ def _printed(row: PrintedRow | None, column: str, absolute: float | None) -> str
 def _paper_table() -> Table:
     from selfish_rnn.analysis.flops.paper import PRESETS, compare_with_paper
 
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("network", "method", "optimizer"):
-        table.add_column(heading)
-    for heading in ("sparsity", "training", "paper", "inference", "paper"):
-        table.add_column(heading, justify="right")
+    numbers = ("sparsity", "training", "paper", "inference", "paper")
+    table = plain_table(("network", "method", "optimizer"), numbers)
     table.add_column("within 2 %")
     table.add_column("", overflow="fold")
     for row in compare_with_paper():

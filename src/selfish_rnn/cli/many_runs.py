@@ -12,6 +12,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from selfish_rnn.cli.console import plain_table, say
+
 if TYPE_CHECKING:  # torch takes a second to import, which --help should not
     from selfish_rnn.scheduling.scheduler import Job, Launch, Outcome, Progress
 
@@ -75,20 +77,19 @@ class RunsDisplay:
             for job in (*progress.running, *progress.elsewhere):
                 epoch, perplexity, left = _standing(job)
                 told = f"epoch {epoch}  valid perplexity {perplexity}  {left} left" if epoch else "first epoch"
-                self.console.print(f"{job.name}  {told}", markup=False, soft_wrap=True)
-            self.console.print(counts(progress), markup=False, soft_wrap=True)
+                say(self.console, f"{job.name}  {told}")
+            say(self.console, counts(progress))
 
     def _tell(self, name: str, state: str) -> None:
         if (name, state) not in self._told:
             self._told.add((name, state))
-            self.console.print(f"{name}  {state}", markup=False, soft_wrap=True)
+            say(self.console, f"{name}  {state}")
 
 
 def runs_table(progress: Progress, height: int) -> Table:
     """Every run with its state, epoch, perplexity and time left; as many as fit, those that are trained first."""
-    table = Table(box=None, padding=(0, 2, 0, 0), caption=counts(progress), caption_justify="left")
-    for heading in ("run", "state", "epoch", "perplexity", "left"):
-        table.add_column(heading, justify="right" if heading in ("epoch", "perplexity", "left") else "left")
+    headings = ("run", "state"), ("epoch", "perplexity", "left")
+    table = plain_table(*headings, caption=counts(progress), caption_justify="left")
     working = [(job, "running") for job in progress.running] + [(job, "elsewhere") for job in progress.elsewhere]
     ended = [(outcome.job, outcome.state) for outcome in reversed(progress.outcomes)]
     waiting = [(job, "waiting") for job in progress.waiting if job not in progress.elsewhere]
@@ -111,7 +112,7 @@ def finish(console: Console, outcomes: Sequence[Outcome]) -> None:
         if outcome.state == "failed":
             console.print(f"\n{outcome.job.name} failed with code {outcome.code}; the end of {outcome.job.log}:")
             for line in outcome.tail():
-                console.print(f"  {line}", markup=False, soft_wrap=True)
+                say(console, f"  {line}")
     if any(outcome.state == "failed" for outcome in outcomes):
         raise typer.Exit(1)
     if any(outcome.state == "stopped" for outcome in outcomes):

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from selfish_rnn.cli.console import output
+from selfish_rnn.cli.console import output, plain_table, say
 from selfish_rnn.cli.many_runs import JobsOption, RayOption, RunsDisplay, finish, workers
 from selfish_rnn.errors import UserError
 
@@ -75,7 +74,7 @@ def _render(console: Console, results: Path) -> None:
 
     changed = [str(path) for path in render_documents(Path(), results)]
     for line in changed or ["everything is up to date"]:
-        console.print(line, markup=False, soft_wrap=True)
+        say(console, line)
 
 
 def _adopt(console: Console, folders: Sequence[Path], scale: Scale, results: Results, commit: str | None) -> None:
@@ -89,9 +88,9 @@ def _adopt(console: Console, folders: Sequence[Path], scale: Scale, results: Res
             run, path = adopt(folder, scale, results, commit)
         except UserError as error:
             refused += 1
-            console.print(f"refused: {error}", markup=False, soft_wrap=True)
+            say(console, f"refused: {error}")
         else:
-            console.print(f"{folder} is {run.name}: {path}", markup=False, soft_wrap=True)
+            say(console, f"{folder} is {run.name}: {path}")
     if refused:
         raise typer.Exit(1)
 
@@ -100,11 +99,7 @@ def _list(console: Console, scale: Scale, results: Results, seeds: Sequence[int]
     from selfish_rnn.reproduce.overview import standing
     from selfish_rnn.reproduce.paper import ITEMS
 
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("item", "what", "in the paper"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("runs", "finished", "core-hours", "left"):
-        table.add_column(heading, justify="right")
+    table = plain_table(("item", "what", "in the paper"), ("runs", "finished", "core-hours", "left"))
     for item in ITEMS.values():
         found = standing(item, scale, results, seeds, budget)
         numbers = (str(found.runs), str(found.finished), f"{found.hours:.3g}", f"{found.hours_left:.3g}")
@@ -118,7 +113,7 @@ def _commands(console: Console, items: Sequence[Item], scale: Scale, results: Re
 
     for run in plan(items, scale, seeds):
         state = "finished" if results.of(run) is not None else "to do"
-        console.print(f"{state:8}  {run.command}", markup=False, soft_wrap=True)
+        say(console, f"{state:8}  {run.command}")
 
 
 def _make(
@@ -153,7 +148,7 @@ def _make(
         if item.shows == "distances":
             missing = distances.measure(pairs_of(item, scale, seeds), workshop.folder, distances_over_time)
             for run, _ in missing:
-                console.print(f"distances of {run.name} are not measured", markup=False, soft_wrap=True)
+                say(console, f"distances of {run.name} are not measured")
         for path in render_item(item, Findings(scale, results, distances, seeds)):
-            console.print(f"{item.name}: {path}", markup=False, soft_wrap=True)
+            say(console, f"{item.name}: {path}")
     finish(console, outcomes)

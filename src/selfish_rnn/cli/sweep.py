@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from selfish_rnn.cli.console import output
+from selfish_rnn.cli.console import output, plain_table, say
 from selfish_rnn.cli.many_runs import JobsOption, RayOption, RunsDisplay, finish, workers
 
 if TYPE_CHECKING:
@@ -38,9 +38,7 @@ def sweep(
     if dry_run:
         for one in found.runs:
             state = "finished" if (found.path(one) / "summary.json").is_file() else "to do"
-            console.print(
-                f"{state:8}  {shlex.join(['selfish-rnn', 'train', *one.words])}", markup=False, soft_wrap=True
-            )
+            say(console, f"{state:8}  {shlex.join(['selfish-rnn', 'train', *one.words])}")
         return
     work = found.jobs()
     with workers(jobs, ray) as (number, launch), RunsDisplay(console) as display:
@@ -49,20 +47,16 @@ def sweep(
     if results:
         console.print(_table(seeds_together(results)))
         path = found.write_results()
-        console.print(f"{len(results)} of {len(found.runs)} runs: {path}", markup=False, soft_wrap=True)
+        say(console, f"{len(results)} of {len(found.runs)} runs: {path}")
         command = f"selfish-rnn report {shlex.quote(str(found.folder))}/*/ --out {shlex.quote(file.stem + '.html')}"
-        console.print(f"  {command}", markup=False, soft_wrap=True)
+        say(console, f"  {command}")
     finish(console, outcomes)
 
 
 def _table(groups: list[SeedGroup]) -> Table:
     """The best first, seeds averaged."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
     keys = list(dict.fromkeys(key for group in groups for key in group.settings))
-    for key in keys:
-        table.add_column(key)
-    for heading in ("valid", "test", "seeds", "weights", "seconds"):
-        table.add_column(heading, justify="right")
+    table = plain_table(keys, ("valid", "test", "seeds", "weights", "seconds"))
     for group in groups:
         values = (_text(group.settings.get(key)) for key in keys)
         perplexities = (_perplexity(group, f"{split}_perplexity") for split in ("valid", "test"))

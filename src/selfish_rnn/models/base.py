@@ -47,7 +47,7 @@ class LanguageModel(nn.Module, abc.ABC):
     """The output layer; :func:`~selfish_rnn.engine.pack` puts a packed one in its place."""
 
     vocabulary: Any = None
-    """The words of a model that :func:`selfish_rnn.load_model` made."""
+    """The words of a model that was trained, where they are known."""
 
     activation_penalty_on: ClassVar[Literal["output", "raw"]] = "output"
     """Which field of :class:`Encoded` the activation penalty (AR) of this model is taken on."""

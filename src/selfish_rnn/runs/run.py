@@ -124,8 +124,10 @@ class Run:
         return self.folder.read_vocabulary()
 
     def model(self) -> LanguageModel:
-        """The best model so far, ready to evaluate."""
-        return self._model(self._weights(), len(self.vocabulary))
+        """The best model so far, ready to evaluate; its words are ``model.vocabulary``."""
+        model = self._model(self._weights(), len(self.vocabulary))
+        model.vocabulary = self.vocabulary
+        return model
 
     def _weights(self) -> dict[str, Tensor]:
         return self.folder.read_model(identity(self.experiment))
