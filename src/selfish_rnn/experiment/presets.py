@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from selfish_rnn.errors import UserError, shown, unknown
 from selfish_rnn.experiment.explain import explain
-from selfish_rnn.experiment.settings import MODEL_SETTINGS, OPTIMIZERS, Experiment
+from selfish_rnn.experiment.model_settings import MODEL_SETTINGS
+from selfish_rnn.experiment.settings import OPTIMIZERS, Experiment
 
 _LONGEST = 2**20
 """Characters of a configuration file."""

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-import json
-import types
-import typing
 from collections.abc import Collection
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from selfish_rnn.errors import shown, unknown
 from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS, ConfiguredMethod
 from selfish_rnn.experiment.explain import names_of
-from selfish_rnn.models import MODELS, LanguageModel
+from selfish_rnn.experiment.model_settings import MODEL_SETTINGS, ModelSection, Section, name_alone
 from selfish_rnn.topology import SELFISH, Method
 from selfish_rnn.topology.methods import OPTIONAL_PARTS, registered_names
-
-LARGEST_SIZE, MOST_PARTS = 10**6, 1000
-"""Of a layer; of layers, depths or experts."""
 
 LARGEST_SEED = 2**63 - 1
 MOST_THREADS = 1024
@@ -33,12 +24,6 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 # Beyond a million float32 overflows within a few updates.
 Factor = Annotated[float, Field(ge=0, le=1e6)]
 Rate = Annotated[float, Field(gt=0, le=1e6)]
-
-
-class Section(BaseModel):
-    """Settings that know no other keys than their own."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 def one_of(kind: str, names: Collection[str]) -> BeforeValidator:
@@ -62,10 +47,6 @@ def part(kind: str) -> BeforeValidator:
     return one_of(kind, registered_names(kind))
 
 
-def _name_alone(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
-
-
 class MethodSettings(Section):
     """A method of the method table; parts that are given replace its own."""
 
@@ -81,7 +62,7 @@ class MethodSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, value: Any) -> Any:
-        given = _name_alone(value)
+        given = name_alone(value)
         if not isinstance(given, dict):
             return given
         configured = CONFIGURED_METHODS.get(str(given.get("name")))
@@ -169,108 +150,13 @@ OPTIMIZERS: dict[str, type[OptimizerSettings]] = {
 
 OptimizerSection = Annotated[
     AveragedSettings | SGDSettings | MomentumSettings | AdamSettings,
-    BeforeValidator(_name_alone),
+    BeforeValidator(name_alone),
     Field(discriminator="name"),
 ]
 
 
-class ModelSettings(Section):
-    """What all models have in common; the rest are the keyword arguments of the model's constructor."""
-
-    name: str
-
-    def build(self, vocabulary: int) -> LanguageModel:
-        """The language model, for a vocabulary of so many words."""
-        return MODELS[self.name](vocabulary, **self.model_dump(exclude={"name"}))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Another process finds the class by the name of the model: it is made, not written."""
-        return _sent_model, (self.model_dump(),)
-
-
-def _sent_model(settings: dict[str, Any]) -> ModelSettings:
-    return MODEL_SETTINGS[settings["name"]].model_validate(settings)
-
-
-MODEL_KEYS = {
-    "embedding": "width of a word's vector",
-    "hidden": "units of a recurrent layer",
-    "hidden_last": "units of the last recurrent layer",
-    "layers": "recurrent layers",
-    "depth": "micro-steps of the highway cell",
-    "chunk": "units that share a row of the master gates",
-    "experts": "softmaxes that are mixed",
-    "tied": "the output matrix is the embedding",
-    "transform_bias": "first bias of the transform gate; none: drawn as all others",
-    "dropout": "on everything but the recurrence, drawn for every element",
-    "dropout_word": "of whole words in the embedding",
-    "dropout_input": "of what enters the first layer, one mask for a window",
-    "dropout_hidden": "between layers (rhn: of the state), one mask for a window",
-    "dropout_output": "of what leaves the last layer, one mask for a window",
-    "dropout_latent": "of what the experts see",
-    "weight_drop": "of single recurrent weights (DropConnect)",
-}
-"""What the keyword arguments of the models mean."""
-
-
-def _model_settings(name: str) -> type[ModelSettings]:
-    constructor = partial(MODELS[name])  # of one that is partial already it is the same
-    hints = typing.get_type_hints(constructor.func.__init__)
-    fields: dict[str, Any] = {"name": (Literal[name], name)}
-    for parameter in inspect.signature(constructor.func).parameters.values():
-        if parameter.kind is parameter.KEYWORD_ONLY and parameter.name not in constructor.keywords:
-            default = Field(parameter.default, description=MODEL_KEYS.get(parameter.name))
-            fields[parameter.name] = (_bounded(parameter.name, hints[parameter.name]), default)
-    return create_model(f"Settings of {name}", __base__=ModelSettings, **fields)
-
-
-def _bounded(name: str, hint: Any) -> Any:
-    """The type of a size, wherever it has numbers: one no network has would be found out after long work, or never."""
-    if hint is int:
-        return Annotated[int, Field(le=MOST_PARTS if name in ("layers", "depth", "experts") else LARGEST_SIZE)]
-    inner = typing.get_args(hint)
-    if not inner or typing.get_origin(hint) is Literal:
-        return hint
-    bounded = tuple(_bounded(name, part) for part in inner)
-    return Union[bounded] if isinstance(hint, types.UnionType) else hint.__origin__[bounded]  # noqa: UP007
-
-
-MODEL_SETTINGS = {name: _model_settings(name) for name in MODELS}
-"""The section of every model."""
-
-if TYPE_CHECKING:
-    ModelSection = ModelSettings
-else:
-    ModelSection = Annotated[
-        Union[tuple(MODEL_SETTINGS.values())],  # noqa: UP007
-        BeforeValidator(_name_alone),
-        Field(discriminator="name"),
-    ]
-
-
 MAY_CHANGE = ("device", "threads", "checkpoint_every", "engine", "keep_topologies")
 """Settings that a run may be continued with other values of: they decide where and how fast it runs."""
-
-
-def changed_settings(before: dict[str, Any], now: Experiment) -> list[str]:
-    """The keys in which an experiment differs from what it was, but for those that may change."""
-    current = now.model_dump(mode="json")
-    changed = []
-    for key in current:
-        old, new = before.get(key), current[key]
-        if key in MAY_CHANGE or old == new:
-            continue
-        if isinstance(old, dict) and isinstance(new, dict):
-            changed += [f"{key}.{inner}" for inner in new if old.get(inner) != new[inner]]
-        else:
-            changed.append(key)
-    return changed
-
-
-def identity(experiment: Experiment) -> str:
-    """What tells the models of an experiment from those of others: a SHA-256 of all settings that decide a result."""
-    decisive = experiment.model_dump(mode="json", exclude=set(MAY_CHANGE), exclude_defaults=True)
-    return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
 def check_device(name: str) -> str:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from functools import cache
 
-import torch
-
-from selfish_rnn.experiment.settings import Experiment, ModelSettings
-from selfish_rnn.models import LanguageModel
-from selfish_rnn.sparsifier.selection import choose_weights
+from selfish_rnn.experiment.model_settings import ModelSettings
+from selfish_rnn.experiment.settings import Experiment
 
 WIDTHS = ("embedding", "hidden", "hidden_last")
 """The options of models that are widths of layers."""
@@ -38,7 +34,7 @@ def small_dense(experiment: Experiment, vocabulary: int) -> Experiment:
 
     @cache
     def count(steps: int) -> int:
-        return _count(_without_memory(_scaled(model, steps * step / largest, step), vocabulary))
+        return sum(_scaled(model, steps * step / largest, step).sizes(vocabulary))
 
     # The number of parameters never falls with the width, so the first width to reach the target is found by halving.
     low, high = 1, max(largest // step, 1)
@@ -54,9 +50,8 @@ def small_dense(experiment: Experiment, vocabulary: int) -> Experiment:
 
 def sparse_parameters(experiment: Experiment, vocabulary: int) -> int:
     """How many parameters the experiment's model has once it is sparse, biases and what stays dense included."""
-    model = _without_memory(experiment.model, vocabulary)
-    matrices = sum(math.prod(each.shape) for each in choose_weights(model, None, model.dense_parameters))
-    return _count(model) - matrices + round((1 - experiment.sparsity) * matrices)
+    positions, others = experiment.model.sizes(vocabulary)
+    return others + round((1 - experiment.sparsity) * positions)
 
 
 def _widths(model: ModelSettings) -> dict[str, int | tuple[int, ...]]:
@@ -72,12 +67,3 @@ def _scaled(model: ModelSettings, factor: float, step: int) -> ModelSettings:
     widths = _widths(model).items()
     scaled = {name: scale(width) if isinstance(width, int) else tuple(map(scale, width)) for name, width in widths}
     return model.model_copy(update=scaled)
-
-
-def _without_memory(model: ModelSettings, vocabulary: int) -> LanguageModel:
-    with torch.device("meta"):
-        return model.build(vocabulary)
-
-
-def _count(model: LanguageModel) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())

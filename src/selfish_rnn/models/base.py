@@ -16,6 +16,7 @@ from selfish_rnn.engine.inference.quantized_weight import quantized_weights
 from selfish_rnn.engine.packed_weight import packed_weights
 from selfish_rnn.errors import UserError
 from selfish_rnn.sparsifier.intrinsic import UnitLayer
+from selfish_rnn.sparsifier.selection import Chosen, choose_weights
 
 State = tuple[Tensor, ...]
 """The recurrent state carried from one window to the next, as a flat tuple of tensors."""
@@ -54,6 +55,10 @@ class LanguageModel(nn.Module, abc.ABC):
 
     dense_parameters: ClassVar[tuple[str, ...]] = ()
     """Name patterns (as in :mod:`fnmatch`) of the weights that stay dense although their module is known."""
+
+    def sparse_matrices(self) -> list[Chosen]:
+        """The weights that are made sparse: all of known modules but :attr:`dense_parameters`."""
+        return list(choose_weights(self, None, self.dense_parameters))
 
     @abc.abstractmethod
     def initial_state(self, batch_size: int) -> State:

@@ -16,8 +16,9 @@ from selfish_rnn.corpora import Corpus, Vocabulary, load_corpus
 from selfish_rnn.engine import available
 from selfish_rnn.engine.inference import shipping
 from selfish_rnn.errors import UserError, shown
+from selfish_rnn.experiment.comparison import identity
 from selfish_rnn.experiment.explain import explain
-from selfish_rnn.experiment.settings import MODEL_SETTINGS, ModelSettings, identity
+from selfish_rnn.experiment.model_settings import MODEL_SETTINGS, ModelSettings
 from selfish_rnn.files import ForeignFileError, load_tensors, save_tensors
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.checkpoints import WRONG_CONTENT
@@ -52,7 +53,7 @@ def export(run: Run, path: str | os.PathLike[str], *, precision: Precision = "fl
     if precision == "int8":
         if not any(name.endswith(shipping.MASK) for name in tensors):
             raise UserError(f"{run.folder.path} has no sparse weights: int8 is for sparse models")
-        model = _shell(experiment.model, run.vocabulary)
+        model = experiment.model.outline(len(run.vocabulary))
         tensors = shipping.int8_tensors(tensors, _shapes(model))
         metadata["step"] = shipping.program_text(model, model.describe)
     save_tensors(path, tensors, metadata)
@@ -135,7 +136,7 @@ class ExportedModel:
             )
         tensors = self.tensors
         if self.precision == "int8":
-            shapes = _shapes(_shell(self.settings, self.vocabulary))
+            shapes = _shapes(self.settings.outline(len(self.vocabulary)))
             tensors = shipping.float_tensors(tensors, shapes, str(self.path))
         for name, tensor in tensors.items():
             wanted = torch.uint8 if name.endswith(shipping.MASK) else torch.float32
@@ -156,13 +157,6 @@ class ExportedModel:
         if corpus.vocabulary != self.vocabulary:
             raise UserError(f"the corpus {name} has other words than {self.path}: name that of its run with --corpus")
         return corpus
-
-
-def _shell(settings: ModelSettings, vocabulary: Vocabulary) -> LanguageModel:
-    """The model without its weights."""
-    with torch.device("meta"):
-        model: LanguageModel = settings.build(len(vocabulary))
-    return model
 
 
 def _shapes(model: LanguageModel) -> dict[str, tuple[int, ...]]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from selfish_rnn.errors import UserError
-from selfish_rnn.experiment.settings import changed_settings, identity
+from selfish_rnn.experiment.comparison import changed_settings, identity
 from selfish_rnn.files import save_tensors
 from selfish_rnn.runs.checkpoints import DamagedError
 from selfish_rnn.runs.folder import RunFolder

@@ -16,8 +16,9 @@ from torch import Tensor
 from selfish_rnn.corpora import KNOWN_CORPORA, Corpus, Vocabulary, load_corpus, truncated, unigram_perplexity
 from selfish_rnn.engine import available
 from selfish_rnn.errors import RankLostError, SaidByFirst, UserError
+from selfish_rnn.experiment.comparison import changed_settings, identity
 from selfish_rnn.experiment.presets import build_experiment, read_config, to_yaml
-from selfish_rnn.experiment.settings import Experiment, changed_settings, identity
+from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.experiment.small_dense import resolve_model
 from selfish_rnn.files import WriteError
 from selfish_rnn.models import LanguageModel

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from selfish_rnn.errors import UserError, unknown
-from selfish_rnn.experiment.presets import Settings, build_experiment, read_config, read_preset, with_assignments
+from selfish_rnn.experiment.comparison import flat
+from selfish_rnn.experiment.presets import build_experiment, read_config, read_preset, with_assignments
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.experiment.small_dense import resolve_model
 from selfish_rnn.files import write_atomically
@@ -85,7 +86,7 @@ class Sweep:
         grids = grid if isinstance(grid, list) else [grid]
         runs = []
         for one in grids:
-            runs += [SweepRun(preset, _flat(settings), varied) for varied in _combinations(one, path)]
+            runs += [SweepRun(preset, tuple(flat(settings).items()), varied) for varied in _combinations(one, path)]
             if len(runs) > MOST_RUNS:
                 raise UserError(f"{path}: the grid has more than {MOST_RUNS:,} runs")
         by_name: dict[str, SweepRun] = {}
@@ -168,16 +169,8 @@ def _combinations(grid: Any, path: Path) -> Iterator[tuple[tuple[str, Any], ...]
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
             raise UserError(f"{path}: grid.{key} must be a list of values, such as [1, 2, 3], got {values!r:.60}")
-        choices.append([_flat({str(key): value}) for value in values])
+        choices.append([flat({str(key): value}).items() for value in values])
     return (tuple(itertools.chain(*chosen)) for chosen in itertools.product(*choices))
-
-
-def _flat(settings: Settings, prefix: str = "") -> tuple[tuple[str, Any], ...]:
-    """Settings by dotted keys: ``method: {name: selfish}`` is ``method.name``."""
-    pairs: list[tuple[str, Any]] = []
-    for key, value in settings.items():
-        pairs += _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else [(f"{prefix}{key}", value)]
-    return tuple(pairs)
 
 
 def _text(value: Any) -> str:

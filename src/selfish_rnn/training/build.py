@@ -64,7 +64,6 @@ def check_before_training(experiment: Experiment, corpus: Corpus) -> None:
     batched(corpus.train, experiment.batch_size, "batch_size")
     batched(corpus.valid, experiment.valid_batch_size, "valid_batch_size")
     batched(corpus.test, experiment.test_batch_size, "test_batch_size")
-    with torch.device("meta"):  # takes neither time nor memory
-        model = experiment.model.build(len(corpus.vocabulary))
+    model = experiment.model.outline(len(corpus.vocabulary))
     if experiment.method.configured.group_lasso:
         model.unit_layers()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import math
 import time
 from dataclasses import dataclass
 
@@ -12,7 +11,7 @@ import torch
 from selfish_rnn.engine import available
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.settings import Experiment
-from selfish_rnn.sparsifier.selection import choose_weights, unpackable
+from selfish_rnn.sparsifier.selection import unpackable
 from selfish_rnn.system import available_memory, give_back_freed_memory
 from selfish_rnn.training.build import build_network
 
@@ -73,10 +72,7 @@ def refuse_too_large(experiment: Experiment, vocabulary: int, engine: str) -> No
 def needed_memory(experiment: Experiment, vocabulary: int, engine: str) -> int:
     """How many bytes training takes at least: weights, gradients, what the optimizer remembers of each; the scores of
     all words where they are made whole."""
-    with torch.device("meta"):  # takes neither time nor memory
-        model = experiment.model.build(vocabulary)
-    sparse = sum(math.prod(each.shape) for each in choose_weights(model, None, model.dense_parameters))
-    others = sum(weight.numel() for weight in model.parameters()) - sparse
+    sparse, others = experiment.model.sizes(vocabulary)
     remembered = {"snt-asgd": 8, "nt-asgd": 4, "adam": 8, "momentum-sgd": 4}.get(experiment.optimizer.name, 0)
     if engine == "packed":  # 4 bytes of an index for each weight
         return int((1 - experiment.sparsity) * sparse) * (12 + remembered) + others * (8 + remembered)
@@ -119,9 +115,7 @@ def _nothing_to_pack(experiment: Experiment) -> str | None:
 
 def _known_to_pay(experiment: Experiment, vocabulary: int) -> str | None:
     """Why the packed engine is the one to take, if that is known without a measurement."""
-    with torch.device("meta"):
-        model = experiment.model.build(vocabulary)
-    positions = sum(math.prod(each.shape) for each in choose_weights(model, None, model.dense_parameters))
+    positions, _ = experiment.model.sizes(vocabulary)
     masked, available = positions * MASKED_BYTES, available_memory()
     if available is not None and masked > available:
         return f"masked takes {masked / 2**30:,.0f} GiB or more, {available / 2**30:,.0f} are available"

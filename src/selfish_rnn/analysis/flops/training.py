@@ -7,17 +7,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from selfish_rnn.analysis.flops.counting import MatrixUse, word_uses
 from selfish_rnn.analysis.gates import WHOLE
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.experiment.small_dense import small_dense
-from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.run import Run
 from selfish_rnn.runs.topologies import TopologyHistory
-from selfish_rnn.sparsifier.selection import choose_weights
 
 WITH_MOMENTUM = ("adam", "momentum-sgd")
 """Optimizers whose momentum a method that goes by it keeps of all positions, at every update."""
@@ -167,8 +163,7 @@ class _Plan:
 
 def _plan(experiment: Experiment, vocabulary: int, train_tokens: int) -> _Plan:
     method = experiment.method.build()
-    model = _meta_model(experiment, vocabulary)
-    chosen = {each.name: each.shape for each in choose_weights(model, None, model.dense_parameters)}
+    chosen = {each.name: each.shape for each in experiment.model.outline(vocabulary).sparse_matrices()}
     planned = _rewirings(experiment, train_tokens)
     shapes = list(chosen.values())
     moments = range(planned) if method.prunes else range(1)
@@ -203,10 +198,4 @@ def _updates(experiment: Experiment, train_tokens: int) -> int:
 
 def language_model_uses(experiment: Experiment, vocabulary: int) -> list[MatrixUse]:
     """What each matrix of the experiment's model does for one word."""
-    return word_uses(_meta_model(experiment, vocabulary))
-
-
-def _meta_model(experiment: Experiment, vocabulary: int) -> LanguageModel:
-    """Takes neither time nor memory."""
-    with torch.device("meta"):
-        return experiment.model.build(vocabulary)
+    return word_uses(experiment.model.outline(vocabulary))

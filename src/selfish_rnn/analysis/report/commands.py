@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from selfish_rnn.analysis.records import RunRecord, section_name
-from selfish_rnn.analysis.report.comparison import flat
 from selfish_rnn.errors import UserError
+from selfish_rnn.experiment.comparison import flat
 from selfish_rnn.experiment.presets import (
     NAMED_SECTIONS,
     build_experiment,
@@ -47,7 +47,7 @@ def _words(preset: str, wanted: Mapping[str, Any]) -> list[str] | None:
     names = [f"{key}={name}" for key, name in sections.items() if name != _complete(preset)[f"{key}.name"]]
     try:
         own = _complete(preset, *names)
-        given = dict(flat(wanted))
+        given = flat(wanted)
         words = names + [f"{key}={_written(key, value)}" for key, value in given.items() if own.get(key) != value]
         return [preset, *words] if _complete(preset, *words) == given else None
     except UserError:
@@ -58,7 +58,7 @@ def _words(preset: str, wanted: Mapping[str, Any]) -> list[str] | None:
 def _complete(preset: str, *assignments: str) -> dict[str, Any]:
     """Every setting of a preset with changes."""
     settings = with_assignments(read_preset(preset)[0], assignments)
-    return dict(flat(build_experiment(settings, preset).model_dump(mode="json")))
+    return flat(build_experiment(settings, preset).model_dump(mode="json"))
 
 
 def _written(key: str, value: Any) -> str:

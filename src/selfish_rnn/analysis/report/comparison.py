@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from selfish_rnn.analysis.records import RunRecord
+from selfish_rnn.experiment.comparison import flat
 
 ASIDE = ("seed", "checkpoint_every")
 """Settings in which runs of one group may differ."""
@@ -103,7 +104,7 @@ def _certainty(best: Group, second: Group, gap: float) -> str:
 
 def compare(records: Sequence[RunRecord]) -> list[Comparison]:
     """Put runs into groups, and groups of the same texts side by side, in the order in which these first occur."""
-    settings = {id(record): dict(flat(record.settings)) for record in records}
+    settings = {id(record): flat(record.settings) for record in records}
     keys = [key for key in differing(list(settings.values())) if key not in ASIDE]
     members: dict[str, dict[tuple[str, ...], list[RunRecord]]] = {}
     for record in records:
@@ -133,15 +134,6 @@ def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
     keys = list(dict.fromkeys(key for one in settings for key in one))
     found = [key for key in keys if any(one.get(key) != settings[0].get(key) for one in settings)]
     return sorted(found, key=lambda key: _NAMING.index(key) if key in _NAMING else len(_NAMING))
-
-
-def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """``model.hidden`` and so on, each with its value."""
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _texts(record: RunRecord, others: Sequence[RunRecord]) -> str:

@@ -9,8 +9,9 @@ from typing import Any
 from selfish_rnn.analysis.flops import TrainingFlops, run_flops
 from selfish_rnn.analysis.records import RunRecord
 from selfish_rnn.analysis.report.commands import command_of
-from selfish_rnn.analysis.report.comparison import ASIDE, Comparison, Group, differing, flat, mean_and_spread
+from selfish_rnn.analysis.report.comparison import ASIDE, Comparison, Group, differing, mean_and_spread
 from selfish_rnn.analysis.report.markup import NOTHING, Cell, Markup, duration, number, table, tag, together
+from selfish_rnn.experiment.comparison import flat
 from selfish_rnn.runs.run import Run
 
 Colour = Callable[[Group], Markup]
@@ -101,7 +102,7 @@ def notes(comparisons: Sequence[Comparison]) -> list[str]:
 
 def settings(groups: Sequence[Group], swatch: Colour) -> Markup:
     """What differs between the groups, and what does not."""
-    flattened = [dict(flat(group.runs[0].settings)) for group in groups]
+    flattened = [flat(group.runs[0].settings) for group in groups]
     keys = [key for key in differing(flattened) if key not in ASIDE]
     rows = [
         [together(swatch(group), group.label), *(_value(one.get(key)) for key in keys)]
