@@ -7,11 +7,12 @@ import json
 import os
 import platform
 import random
+import select
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,14 +109,13 @@ def in_children(
             os.close(reader)
             _work(attempt, range(next_try, stop), writer, patience)
         os.close(writer)
-        with os.fdopen(reader, "rb") as pipe:
-            for line in pipe:
-                report: dict[str, Any] = json.loads(line)
-                next_try += 1
-                if "failed" in report:
-                    outcome.fail(report["failed"])
-                else:
-                    outcome.count(report["kind"])
+        for line in _lines(reader, child, 10 * patience):
+            report: dict[str, Any] = json.loads(line)
+            next_try += 1
+            if "failed" in report:
+                outcome.fail(report["failed"])
+            else:
+                outcome.count(report["kind"])
         status = os.waitpid(child, 0)[1]
         if next_try < stop:
             outcome.fail(f"try {next_try}: {_death(status)}")
@@ -124,12 +124,32 @@ def in_children(
     return outcome
 
 
+def _lines(reader: int, child: int, longest: int) -> Iterator[bytes]:
+    """What a child writes, line by line; it is ended if it writes nothing for so many seconds.
+
+    They are counted one by one, here and in :func:`wait_for`, so that a drill may be stopped and continued as a whole.
+    """
+    unread, waited = b"", 0
+    with os.fdopen(reader, "rb", buffering=0) as pipe:
+        while True:
+            if not select.select([pipe], [], [], 1.0)[0]:
+                waited += 1
+                if waited > longest:
+                    os.kill(child, signal.SIGALRM)
+                continue
+            waited = 0
+            found = pipe.read(1 << 16)
+            if not found:
+                return
+            *lines, unread = (unread + found).split(b"\n")
+            yield from lines
+
+
 def _work(attempt: Callable[[int], str], numbers: range, writer: int, patience: int) -> None:
     """In the child: one line for each try."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     for number in numbers:
-        signal.alarm(10 * patience)
         signal.setitimer(signal.ITIMER_PROF, patience)
         try:
             report = {"kind": attempt(number)}
@@ -139,6 +159,20 @@ def _work(attempt: Callable[[int], str], numbers: range, writer: int, patience: 
             report = {"failed": f"try {number}: {traceback.format_exc()[-LONGEST_MESSAGE:]}"}
         os.write(writer, json.dumps(report).encode() + b"\n")
     os._exit(0)
+
+
+def wait_for(child: int, longest: float = 900.0) -> int:
+    """The code a process ends with; one that does not end is killed. On a busy machine a small run takes a minute."""
+    waited, pause = 0.0, 0.005
+    while waited < longest:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(pause)
+        waited += pause
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return -signal.SIGALRM
 
 
 def _death(status: int) -> str:

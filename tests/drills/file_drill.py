@@ -16,7 +16,10 @@ from typing import Any
 
 import torch
 from drill import LONGEST_MESSAGE, SCRATCH, FailedError, Outcome, in_children, quiet, source
+from torch import Tensor, nn
 
+from selfish_rnn import Sparsifier
+from selfish_rnn.engine import load_packed, pack, save_packed
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import load_tensors, save_tensors
 from selfish_rnn.runs.checkpoints import seal, unseal
@@ -58,10 +61,14 @@ class Templates:
             self.runs[engine] = folder / engine
             stop_after(tiny_run(texts, folder / engine, engine=engine, epochs=2), 9)
             self.results[engine] = result_of(folder / f"whole-{engine}")
-            export(Run.open(folder / f"whole-{engine}"), folder / f"{engine}.safetensors")
             self.models[engine] = folder / f"{engine}.safetensors"
+            export(Run.open(folder / f"whole-{engine}"), self.models[engine])
+        self.models["int8"] = folder / "int8.safetensors"
+        export(Run.open(folder / "whole-packed"), self.models["int8"], precision="int8")
         finished_run(texts, folder / "other", engine="masked", epochs=2, seed=8)
         self.other = folder / "other"
+        self.shipped = folder / "shipped.safetensors"
+        save_packed(_made(), self.shipped)
         self.weights = {engine: bits(load_tensors(path)[0]) for engine, path in self.models.items()}
 
 
@@ -77,9 +84,7 @@ def drill(tries: int, seed: int) -> Outcome:
             work = folder / f"try-{number}"
             work.mkdir()
             try:
-                return chosen.choice((_exported, _exported_content, _run, _run, _checkpoint_content))(
-                    chosen, work, templates
-                )
+                return chosen.choice(WAYS)(chosen, work, templates)
             except UserError as error:
                 if len(str(error)) > 2 * LONGEST_MESSAGE:
                     raise FailedError(f"a message of {len(str(error))} characters") from error
@@ -94,18 +99,48 @@ def drill(tries: int, seed: int) -> Outcome:
 
 
 def _exported(chosen: random.Random, work: Path, templates: Templates) -> str:
-    engine = chosen.choice(templates.engines)
+    kind = chosen.choice(list(templates.models))
     path = work / "model.safetensors"
-    shutil.copy(templates.models[engine], path)
+    shutil.copy(templates.models[kind], path)
     _damage(chosen, path)
     _used(load_model(path, packed=chosen.random() < 0.5))
-    if bits(load_tensors(path)[0]) != templates.weights[engine]:
+    if bits(load_tensors(path)[0]) != templates.weights[kind]:
         raise FailedError("a damaged model was loaded")
     return "the damage did not matter"
 
 
 def _exported_content(chosen: random.Random, work: Path, templates: Templates) -> str:
-    tensors, about = load_tensors(templates.models[chosen.choice(templates.engines)])
+    path = _with_other_content(chosen, templates.models[chosen.choice(list(templates.models))], work)
+    _used(load_model(path, packed=chosen.random() < 0.5))
+    return "edited content was used"
+
+
+def _shipped(chosen: random.Random, work: Path, templates: Templates) -> str:
+    """A packed model of one's own, whose file has the index that kernels follow."""
+    if chosen.random() < 0.3:
+        path = Path(shutil.copy(templates.shipped, work / "model.safetensors"))
+        _damage(chosen, path)
+    else:
+        path = _with_other_content(chosen, templates.shipped, work)
+    model = load_packed(_dense, path)
+    model(torch.randn(3, 2, 7))[0].sum().backward()
+    model.to_dense()
+    return "edited content was used"
+
+
+def _dense() -> nn.LSTM:
+    return nn.LSTM(7, 9)
+
+
+def _made() -> nn.Module:
+    dense = _dense()
+    Sparsifier(dense, sparsity=0.6, rewirings=1).detach()
+    return pack(dense)
+
+
+def _with_other_content(chosen: random.Random, template: Path, work: Path) -> Path:
+    """The file with its content edited, and the checksum of what it has now."""
+    tensors, about = load_tensors(template)
     if chosen.random() < 0.5:
         key = chosen.choice(list(about))
         try:
@@ -116,8 +151,7 @@ def _exported_content(chosen: random.Random, work: Path, templates: Templates) -
         _edit_tensor(chosen, tensors)
     path = work / "model.safetensors"
     save_tensors(path, tensors, about)
-    _used(load_model(path, packed=chosen.random() < 0.5))
-    return "edited content was used"
+    return path
 
 
 def _used(model: Any) -> None:
@@ -213,10 +247,23 @@ def _edit_tensor(chosen: random.Random, tensors: dict[str, torch.Tensor]) -> Non
             {name: tensor.to(chosen.choice((torch.float64, torch.int32, torch.bool, torch.bfloat16)))}
         ),
         lambda: tensors.update({name: tensor.flatten().unsqueeze(0)}),
-        lambda: tensors.update({name: torch.full_like(tensor, chosen.choice((0, 255)))}),
+        lambda: tensors.update(
+            {name: torch.full_like(tensor, chosen.choice((0, -128 if tensor.dtype == torch.int8 else 255)))}
+        ),
         lambda: tensors.update({name: torch.full(tensor.shape, torch.nan)}),
         lambda: tensors.update({f"{name}.mask": torch.zeros(3, dtype=torch.uint8)}),
         lambda: tensors.update({"x": tensor}),
         lambda: tensors.update({name: torch.cat([tensor, tensor])}) if tensor.ndim else None,
+        lambda: tensors.update({name: _with_another_number(chosen, tensor)}),
     ]
     chosen.choice(ways)()
+
+
+def _with_another_number(chosen: random.Random, tensor: Tensor) -> Tensor:
+    changed = tensor.clone()
+    if changed.numel():
+        changed.view(-1)[chosen.randrange(changed.numel())] = chosen.choice((0, 1, 2, 100, 127))
+    return changed
+
+
+WAYS = (_exported, _exported_content, _shipped, _run, _run, _checkpoint_content)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from drill import SCRATCH, Outcome, Patience, quiet, source
+from drill import SCRATCH, Outcome, Patience, quiet, source, wait_for
 
 from selfish_rnn.engine import available
 from selfish_rnn.errors import UserError
@@ -29,9 +29,6 @@ from selfish_rnn.runs.stop import Interrupted
 from tiny_runs import OPTIMIZERS, TINY_MODELS, result_of, tiny_experiment, write_corpus
 
 ENDED, CLEAR_ERROR, STOPPED = 0, 2, 130
-LONGEST_RUN = 600.0
-"""Seconds after which a run counts as one that does not end; on a busy machine it takes many."""
-
 SIGNALS = (
     (signal.SIGINT,),
     (signal.SIGTERM,),
@@ -83,7 +80,7 @@ def disk_drill(tries: int, seed: int) -> Outcome:
                 free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
                 filler.write_bytes(b"x" * max(free - chosen.randrange(4_000, 400_000), 0))
             limit = chosen.randrange(500, 40_000) if disk is None else None
-            code = _wait(_start(path, texts, changes, limit))
+            code = wait_for(_start(path, texts, changes, limit))
             if filler is not None:
                 filler.unlink()
             if code not in (ENDED, CLEAR_ERROR):
@@ -118,7 +115,7 @@ def _disturbed(
                 if ended:
                     break
                 sent += 1
-                partial = any(path.rglob("*.partial")) if path.exists() else False
+                partial = _is_writing(path, patience=0.3 if chosen.random() < 0.3 else 0.0)
                 outcome.kinds["while a file was being written" if partial else "between writes"] += 1
                 for number_of_signal in sequence(chosen):
                     with suppress(ProcessLookupError):
@@ -126,7 +123,7 @@ def _disturbed(
                     time.sleep(chosen.choice((0, 0.01, 0.05)))
                 with suppress(ProcessLookupError):
                     os.kill(child, signal.SIGCONT)
-                _wait(child)
+                wait_for(child)
             else:
                 _finish(path, texts, changes)
             outcome.kinds["runs"] += 1
@@ -137,6 +134,17 @@ def _disturbed(
             shutil.rmtree(path, ignore_errors=True)
     outcome.seconds = time.monotonic() - started
     return outcome
+
+
+def _is_writing(path: Path, patience: float) -> bool:
+    """Whether a file of a run is half-written now, or is within so many seconds."""
+    end = time.monotonic() + patience
+    while True:
+        with suppress(OSError):
+            if any(name.endswith(".partial") for folder in (path, path / "checkpoints") for name in os.listdir(folder)):
+                return True
+        if time.monotonic() >= end:
+            return False
 
 
 def _compare(
@@ -162,7 +170,7 @@ def _warm(folder: Path) -> None:
 
 
 def _finish(path: Path, texts: Path, changes: dict[str, Any]) -> None:
-    code = _wait(_start(path, texts, changes))
+    code = wait_for(_start(path, texts, changes))
     if code != ENDED:
         raise RuntimeError(f"an undisturbed run ended with {code}: {changes}")
 
@@ -198,19 +206,6 @@ def _train(path: Path, texts: Path, changes: dict[str, Any]) -> int:
     except (Interrupted, KeyboardInterrupt):
         return STOPPED
     return ENDED
-
-
-def _wait(child: int) -> int:
-    """The code a process ends with; one that does not end is killed."""
-    end = time.monotonic() + LONGEST_RUN
-    while time.monotonic() < end:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.005)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return -signal.SIGALRM
 
 
 @contextmanager

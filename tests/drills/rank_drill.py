@@ -26,10 +26,9 @@ from tiny_runs import OPTIMIZERS, finished_run, tiny_words, write_corpus
 RANKS = 2
 KILLS_PER_RUN = 5
 LONGEST_WAIT = 12.0
-INSIDE = 0.75
-"""The share of kills that come some epochs after the last, the others come some seconds after it, at most so many."""
+"""Of the kills of a run one comes some seconds after the last, at most so many, the others some epochs after it."""
 
-PATIENCE = 300
+PATIENCE = 600
 ROUNDING = 1e-4
 
 EXPERIMENTS: list[dict[str, Any]] = [
@@ -47,7 +46,7 @@ def drill(tries: int, seed: int) -> Outcome:
         texts = write_corpus(Path(folder) / "texts")
         while outcome.tried < tries:
             draw = source(seed, number)
-            experiment = {**EXPERIMENTS[number % len(EXPERIMENTS)], "epochs": 40, "checkpoint_every": 0.005}
+            experiment = {**EXPERIMENTS[number % len(EXPERIMENTS)], "epochs": 60, "checkpoint_every": 0.005}
             kills: list[str] = []
             try:
                 _one_run(
@@ -86,16 +85,15 @@ def _one_run(
         )
     try:
         while len(kills) < most:
-            _wait(launcher, RunFolder(run), draw)
+            in_training = _wait(launcher, RunFolder(run), draw, inside=len(kills) % KILLS_PER_RUN != 2)
             if launcher.poll() is not None:
                 break
             workers = _workers(launcher.pid)
             if workers:
                 rank, process = draw.choice(workers)
-                records = len(RunFolder(run).metrics.read())
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
-                    kills.append(f"rank {rank} killed " + ("later" if records else "before the first record"))
+                    kills.append(f"rank {rank} killed " + ("in training" if in_training else "soon after a kill"))
         launcher.wait(PATIENCE)
     except subprocess.TimeoutExpired:
         raise FailedError("no end: " + log.read_text()[-1500:]) from None
@@ -108,16 +106,22 @@ def _one_run(
     _check(run, reports, texts, experiment)
 
 
-def _wait(launcher: subprocess.Popen[bytes], folder: RunFolder, draw: random.Random) -> None:
-    """Until a random moment: some seconds from now, mostly while processes start, or some epochs from now."""
-    deadline, records = time.monotonic() + draw.uniform(0.0, LONGEST_WAIT), 0
-    if draw.random() < INSIDE:
-        deadline, records = time.monotonic() + PATIENCE, len(folder.metrics.read()) + draw.randint(1, 6)
+def _wait(launcher: subprocess.Popen[bytes], folder: RunFolder, draw: random.Random, inside: bool) -> bool:
+    """Until a random moment: some epochs from now, or some seconds; tells whether epochs have ended since.
+
+    A run that goes on after a kill begins with the records of its checkpoint, so more of them than there are now are
+    there only once it is trained again.
+    """
+    now = len(folder.metrics.read())
+    deadline, records = time.monotonic() + draw.uniform(0.0, LONGEST_WAIT), now + draw.randint(1, 6)
+    if inside:
+        deadline = time.monotonic() + PATIENCE
     while launcher.poll() is None and time.monotonic() < deadline:
-        if records and len(folder.metrics.read()) >= records:
+        if inside and len(folder.metrics.read()) >= records:
             time.sleep(draw.uniform(0.0, 0.5))
-            return
+            break
         time.sleep(0.02)
+    return len(folder.metrics.read()) > now
 
 
 def _workers(launcher: int) -> list[tuple[int, int]]:

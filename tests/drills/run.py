@@ -27,6 +27,7 @@ import kill_drill
 import operator_drill
 import rank_drill
 import setting_drill
+import sweep_drill
 from drill import Outcome, Patience
 
 DRILLS = {
@@ -37,12 +38,13 @@ DRILLS = {
     "settings": setting_drill.drill,
     "corpora": corpus_drill.drill,
     "operators": operator_drill.drill,
+    "sweep": sweep_drill.drill,
     "ranks": rank_drill.drill,
 }
 
 LONG = {
     "kill": 300, "signal": 60, "disk": 30, "files": 5000, "settings": 20_000, "corpora": 100, "operators": 5000,
-    "ranks": 20,
+    "sweep": 40, "ranks": 25,
 }  # fmt: skip
 
 

@@ -60,7 +60,7 @@ def drill(tries: int, seed: int) -> Outcome:
                 return _refused(error)
             if build_experiment(parse(to_yaml(experiment)), "again") != experiment:
                 raise FailedError("another experiment after it was written and read")
-            if chosen.random() > 0.01:
+            if chosen.random() > 0.03:
                 return "passed"
             return _trained(experiment, texts, folder / f"run-{number}")
 

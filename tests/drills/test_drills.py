@@ -10,6 +10,7 @@ import kill_drill
 import operator_drill
 import pytest
 import setting_drill
+import sweep_drill
 from drill import Outcome
 
 from selfish_rnn.engine import available
@@ -30,8 +31,9 @@ def assert_nothing_failed(outcome: Outcome, tries: int) -> None:
         (file_drill.drill, 25),
         (setting_drill.drill, 300),
         (corpus_drill.drill, 20),
+        (sweep_drill.drill, 4),
     ],
-    ids=["kill", "signal", "disk", "files", "settings", "corpora"],
+    ids=["kill", "signal", "disk", "files", "settings", "corpora", "sweep"],
 )
 def test_nothing_fails_in_a_short_drill(drill: Callable[[int, int], Outcome], tries: int) -> None:
     assert_nothing_failed(drill(tries, 0), tries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -228,6 +229,34 @@ def test_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match=r"cannot be packed: embedding.weight"):
         load_packed(with_own_layer, path)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("shapes", "x"),
+        ("shapes", "[1]"),
+        ("shapes", '{"a": 3}'),
+        ("same", "3"),
+        ("same", '{"a": "b"}'),
+        ("same", "[" * 10**5),
+    ],
+)
+def test_a_file_that_does_not_say_what_its_tensors_are_is_refused(tmp_path: Path, key: str, text: str) -> None:
+    model, _ = packed_tagger()
+    path = tmp_path / "tagger"
+    save_packed(model, path)
+    tensors, metadata = load_tensors(path)
+    save_tensors(path, tensors, {**metadata, key: text})
+    with pytest.raises(UserError, match="is damaged: it does not say"):
+        load_packed(Tagger, path)
+    save_tensors(path, tensors, {name: value for name, value in metadata.items() if name != key})
+    with pytest.raises(UserError, match="is damaged: it does not say"):
+        load_packed(Tagger, path)
+    save_tensors(path, tensors, {**metadata, "shapes": json.dumps({"a" * 10**5: [[1] * 10**5]})})
+    with pytest.raises(UserError, match="the model that is made has none") as told:
+        load_packed(Tagger, path)
+    assert len(str(told.value)) < 1000
 
 
 def test_a_damaged_index_with_a_right_checksum_is_refused(tmp_path: Path) -> None:

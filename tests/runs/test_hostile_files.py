@@ -19,7 +19,7 @@ from selfish_rnn.corpora import known, load_corpus
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import load_tensors, save_tensors
 from selfish_rnn.runs.checkpoints import CheckpointStore, seal, unseal
-from selfish_rnn.runs.export import export, load_model
+from selfish_rnn.runs.export import Precision, export, load_model
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.runs.run import Run
 from selfish_rnn.training.generation import generate
@@ -176,6 +176,21 @@ def test_weights_of_another_type_do_not_fit(finished: Path, tmp_path: Path, dtyp
     save_tensors(path, {name: tensor.to(dtype) for name, tensor in tensors.items()}, about)
     with pytest.raises(UserError, match=r"does not fit the model|is damaged"):
         load_model(path)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_weights_of_another_shape_do_not_fit(
+    finished: Path, tmp_path: Path, packed: bool, precision: Precision
+) -> None:
+    path = tmp_path / "x.safetensors"
+    export(Run.open(finished), path, precision=precision)
+    tensors, about = load_tensors(path)
+    name = next(name for name in tensors if f"{name}.mask" in tensors)
+    for wrong in (tensors[name].unsqueeze(0), tensors[name][:-1]):
+        save_tensors(path, {**tensors, name: wrong}, about)
+        with pytest.raises(UserError, match=r"does not fit the model|is damaged"):
+            load_model(path, packed=packed)
 
 
 # Generating

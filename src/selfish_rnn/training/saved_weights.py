@@ -113,7 +113,7 @@ def _fits(saved: Mapping[str, Tensor], name: str, shape: tuple[int, ...]) -> boo
     if name not in saved or name + MASK not in saved:
         return name in saved and saved[name].shape == shape
     try:
-        return saved[name].numel() == len(_positions(saved, name, shape))
+        return saved[name].shape == _positions(saved, name, shape).shape
     except (ValueError, TypeError, RuntimeError, IndexError):  # a mask that is none
         return False
 

@@ -58,14 +58,18 @@ def load_packed(make: Callable[[], Model], path: str | os.PathLike[str]) -> Mode
     tensors, metadata = load_tensors(path)
     if metadata.get("format") != FORMAT:
         raise UserError(f"{path} is no packed model: save_packed writes such files")
-    shapes = {name: tuple(shape) for name, shape in json.loads(metadata["shapes"]).items()}
-    same: dict[str, str] = json.loads(metadata["same"])
-    state = {**tensors, **{name: tensors[first] for name, first in same.items()}}
+    try:
+        shapes = {name: tuple(shape) for name, shape in json.loads(metadata["shapes"]).items()}
+        same: dict[str, str] = json.loads(metadata["same"])
+        state = {**tensors, **{name: tensors[first] for name, first in same.items()}}
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{path} is damaged: it does not say which tensors its weights are") from error
     model = make()
     held = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     for name, shape in shapes.items():
         if held.get(name) != shape:
-            raise UserError(f"{path} has {name} of shape {shape}, the model that is made has {held.get(name, 'none')}")
+            wrong = f"{name:.200} of shape {shape!s:.50}"  # a file may say anything
+            raise UserError(f"{path} has {wrong}, the model that is made has {held.get(name, 'none')}")
     model = put_packed(model, {name: partial(_no_weights, shape) for name, shape in shapes.items()})
     left = sorted(shapes.keys() - packed_weights(model).keys())
     if left:
@@ -74,7 +78,7 @@ def load_packed(make: Callable[[], Model], path: str | os.PathLike[str]) -> Mode
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
-        raise UserError(f"{path} does not fit the model that is made: {error}") from error
+        raise UserError(f"{path} does not fit the model that is made: {str(error)[:500]}") from error
     for name, tensor in _tensors(model):
         if tensor.is_meta:
             raise UserError(f"{name} is not in {path} and was made on the meta device: make the model on the CPU")
