@@ -17,6 +17,7 @@ ROOMS = (
     "errors",
     "files",
     "system",
+    "text",
     "topology",
     "sparsifier",
     "optim",

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from selfish_rnn.system import busy, duration, machine, processor
+from selfish_rnn.system import busy, machine, processor
+from selfish_rnn.text import duration
 
 PROGRAM = """
 from selfish_rnn.system import give_back_freed_memory, peak_memory

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import itertools
 from collections.abc import Collection
 
 
@@ -30,12 +29,6 @@ def shown(value: object, longest: int = 80) -> str:
     except (ValueError, RecursionError):  # a number of thousands of digits, or lists in lists
         return f"a {type(value).__name__} too long to show"
     return text if len(text) <= longest else text[:longest] + "…"
-
-
-def listed(words: Collection[str], most: int = 5) -> str:
-    """Words with commas between them; of many only the first."""
-    first = ", ".join(itertools.islice(words, most))
-    return first if len(words) <= most else f"{first} and {len(words) - most} more"
 
 
 class SaidByFirst(UserError):  # noqa: N818 - an echo of an error, not one of its own

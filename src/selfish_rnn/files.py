@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -129,6 +130,24 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Make ``data`` the content of ``path``: after a kill at any moment it is the old content or the new."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON that people can read, too; all of it or nothing."""
+    write_atomically(path, json.dumps(content, indent=2).encode() + b"\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path} must hold a JSON object")
+    return found
 
 
 def append(path: Path, data: bytes) -> None:

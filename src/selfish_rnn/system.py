@@ -98,16 +98,6 @@ def _address_space() -> int | None:
     return None
 
 
-def duration(seconds: float) -> str:
-    """Seconds as a person says them: 45 s, 3 min 05 s, 2 h 10 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
 def machine() -> dict[str, Any]:
     """The processor, its cores, the share of them that others use, and the software below."""
     return {

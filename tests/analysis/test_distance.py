@@ -243,6 +243,22 @@ def test_a_packed_model_without_a_sparsifier_has_its_gates() -> None:
     assert after["0.weight_hh_l0"].gates == before["0.weight_hh_l0"].gates
 
 
+@pytest.mark.skipif(not available(), reason="the kernels are not built")
+@pytest.mark.parametrize("options", [{"bidirectional": True}, {"proj_size": 3}, {"bias": False}])
+def test_layers_of_packed_lstms_are_seen_as_those_of_torch(options: dict[str, Any]) -> None:
+    def distance(packed: bool) -> dict[str, float]:
+        networks: list[nn.Module] = []
+        for seed in range(2):
+            torch.manual_seed(seed)
+            networks.append(nn.Sequential(nn.LSTM(4, 6, num_layers=2, **options)))
+            Sparsifier(networks[-1], sparsity=0.5, rewirings=1, seed=seed)
+        found = topology_distance(*(map(pack, networks) if packed else networks), data)
+        return {matrix.name: matrix.distance for matrix in found.matrices}
+
+    data = torch.randn(30, 2, 4, generator=torch.Generator().manual_seed(0))
+    assert distance(packed=True) == pytest.approx(distance(packed=False))
+
+
 def test_a_weight_that_has_just_grown_exists() -> None:
     model = sparse_model("stacked-lstm")
     sparsifier = sparsifier_of(model)

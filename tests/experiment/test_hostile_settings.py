@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from selfish_rnn.errors import UserError, listed, shown
+from selfish_rnn.errors import UserError, shown
 from selfish_rnn.experiment.presets import build_experiment, read_config, with_assignments
 from tiny_runs import tiny_settings
 
@@ -135,4 +135,3 @@ def test_values_are_shown_in_bounded_length() -> None:
     for value in ("x" * 10**7, 10**10_000, nested, {"a": "b" * 1000}):
         assert len(shown(value)) <= 81
     assert shown("short") == "'short'"
-    assert listed([str(number) for number in range(8)]) == "0, 1, 2, 3, 4 and 3 more"

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from selfish_rnn.analysis.gates import WHOLE
 from selfish_rnn.runs.run import Run
 from selfish_rnn.runs.stop import Interrupted
 from selfish_rnn.runs.topologies import TopologyHistory
 from selfish_rnn.runs.topology_recording import TopologyRecorder
+from selfish_rnn.topology.gates import WHOLE
 from tiny_runs import UPDATES_PER_EPOCH, Recorder, tiny_run, tiny_trainer
 
 

@@ -22,7 +22,7 @@ from selfish_rnn.models import LanguageModel, OrderedNeuronsLSTM, StackedRNN
 from selfish_rnn.optim import SNTASGD
 from selfish_rnn.sparsifier import SparseTraining, Sparsifier
 from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures, UnitLayer, UnitPart, shrink
-from selfish_rnn.training.metrics import gate_densities, large_weights
+from selfish_rnn.training.metrics import describe, large_weights
 
 # The penalty
 
@@ -167,7 +167,7 @@ def test_counts_and_tables() -> None:
     assert structure.live_units() == {"layer_0": 6, "layer_1": 5}
     zeros = sum(int((weight.parameter == 0).count_nonzero()) for weight in structure.weights)
     assert structure.active_weights == structure.total_weights - zeros
-    densities: Any = gate_densities(structure)
+    densities: Any = describe(structure)["density"]
     assert densities["rnn.weight_ih_l1"]["forget"] == pytest.approx(5 / 6)
     assert set(large_weights(structure)) == set(densities)
     assert "layer_1=5 of 6" in repr(structure)

@@ -9,7 +9,7 @@ import torch
 
 from selfish_rnn import Sparsifier
 from selfish_rnn.models import StackedRNN
-from selfish_rnn.training.metrics import EpochRecord, gate_densities, large_weights
+from selfish_rnn.training.metrics import EpochRecord, describe, large_weights
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def sparsifier() -> Sparsifier:
 
 
 def test_densities_are_of_gates_and_of_the_whole_matrix(sparsifier: Sparsifier):
-    densities = gate_densities(sparsifier)
+    densities = describe(sparsifier)["density"]
     assert list(densities) == [weight.name for weight in sparsifier.weights]
     for weight in sparsifier.weights:
         measured = densities[weight.name]

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:  # torch takes a second to import
-    from selfish_rnn.topology import Topology
-    from selfish_rnn.topology.topology import Span
+from selfish_rnn.topology import Topology
+from selfish_rnn.topology.topology import Span
 
 
 def density_map(topology: Topology, gate: str, bins: int = 48) -> Any:

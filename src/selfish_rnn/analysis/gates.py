@@ -8,9 +8,7 @@ from typing import Any
 from torch import nn
 
 from selfish_rnn.analysis.networks import weight_matrices
-
-WHOLE = "all"
-"""In place of a gate: the whole matrix."""
+from selfish_rnn.topology.gates import WHOLE
 
 Densities = dict[str, dict[str, float]]
 """By matrix and gate."""
@@ -30,11 +28,12 @@ def gate_densities(model: nn.Module) -> Densities:
 
     What exists is what the model's sparsifier says, what is packed, or without either what is not zero.
     """
-    densities = {}
-    for name, matrix in weight_matrices(model).items():
-        topology = matrix.topology
-        densities[name] = {**topology.gate_densities(), WHOLE: topology.density}
-    return densities
+    return {name: matrix.topology.densities() for name, matrix in weight_matrices(model).items()}
+
+
+def with_gates(densities: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
+    """Those of some matrices that have gates: with one gate besides the whole, that gate is the whole."""
+    return {name: gates for name, gates in densities.items() if len(gates) > 2}
 
 
 def densities_over_time(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
@@ -63,9 +62,8 @@ def gate_deviations(densities: Mapping[str, Mapping[str, float]]) -> dict[str, f
     {'forget': -0.125, 'output': 0.125}
     """
     found: dict[str, list[float]] = {}
-    for gates in densities.values():
-        if len(gates) > 2:  # with one gate besides the whole, that gate is the whole
-            for gate, density in gates.items():
-                if gate != WHOLE:
-                    found.setdefault(gate, []).append(density - gates[WHOLE])
+    for gates in with_gates(densities).values():
+        for gate, density in gates.items():
+            if gate != WHOLE:
+                found.setdefault(gate, []).append(density - gates[WHOLE])
     return {gate: sum(each) / len(each) for gate, each in found.items()}

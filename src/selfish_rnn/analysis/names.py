@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from selfish_rnn.topology.gates import WHOLE
+
 _KINDS = {"ih": "ih", "hh": "hh", "hr": "hr", "input": "ih", "recurrent": "hh"}
 _PATTERN = re.compile(r"(?:.*?\.(\d+)\.|.*\.)?weight_(ih|hh|hr|input|recurrent)(?:_l(\d+))?(_\d+|_reverse)?")
 
@@ -30,4 +32,4 @@ def _short(name: str) -> str:
 
 def gate_name(gate: str) -> str:
     """A gate as people write it: ``master forget``, and ``whole matrix`` for the one that is all of it."""
-    return "whole matrix" if gate == "all" else gate.replace("_", " ")
+    return "whole matrix" if gate == WHOLE else gate.replace("_", " ")

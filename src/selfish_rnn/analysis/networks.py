@@ -8,19 +8,12 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from selfish_rnn.engine import PackedEmbedding, PackedGRU, PackedLinear, PackedLSTM, PackedRNN, PackedWeight
+from selfish_rnn.engine import PackedWeight
 from selfish_rnn.sparsifier import SparseTraining
 from selfish_rnn.sparsifier.hooks import listeners
 from selfish_rnn.sparsifier.registry import gate_layouts
 from selfish_rnn.sparsifier.weights import TrainedWeight
 from selfish_rnn.topology import GateLayout, Topology
-from selfish_rnn.topology.gates import GRU_GATES, LSTM_GATES, RNN_GATES
-
-_PACKED_GATES: dict[type[nn.Module], tuple[str, ...]] = {
-    PackedLSTM: LSTM_GATES,
-    PackedGRU: GRU_GATES,
-    PackedRNN: RNN_GATES,
-}
 
 
 @dataclass(frozen=True)
@@ -100,13 +93,6 @@ def topologies_of(model: nn.Module) -> dict[str, Topology]:
 def _layouts(module: nn.Module, bound: Mapping[int, TrainedWeight]) -> dict[str, GateLayout]:
     """The weights of a module by their name in it, with their gates."""
     layouts = dict(gate_layouts(module))
-    if isinstance(module, (PackedLinear, PackedEmbedding)):
-        layouts["weight"] = GateLayout.single(module.weight.shape[0])
-    for kind in type(module).__mro__:
-        for local, child in module.named_children() if kind in _PACKED_GATES else ():
-            if isinstance(child, PackedWeight):
-                rows, projects = child.shape[0], local.startswith("weight_hr")
-                layouts[local] = GateLayout.single(rows) if projects else GateLayout.even(_PACKED_GATES[kind], rows)
     for local, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
         if id(parameter) in bound and not isinstance(module, PackedWeight):
             layouts.setdefault(local, bound[id(parameter)].topology.gates)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import yaml
+from safetensors import SafetensorError, safe_open
 
 from selfish_rnn.errors import UserError
-
-if TYPE_CHECKING:  # torch takes a second to import
-    from selfish_rnn.topology import Topology
+from selfish_rnn.experiment.model_settings import MODEL_SETTINGS
+from selfish_rnn.experiment.presets import read_config
+from selfish_rnn.files import read_json
+from selfish_rnn.runs.folder import RunFolder
+from selfish_rnn.runs.logs import MetricsLog
+from selfish_rnn.topology import Topology
+from selfish_rnn.training.saved_weights import MASK
 
 Densities = Mapping[str, Mapping[str, float]]
 """Of each matrix the density of each gate; of a matrix with several gates also of ``"all"`` of it."""
@@ -101,7 +104,7 @@ class RunRecord:
 
     def topologies(self) -> dict[str, Topology]:
         """The topology of each sparse matrix of the best model; none where the folder does not hold the model."""
-        return {} if self.path is None else _read_topologies(self.path, self.settings)
+        return {} if self.path is None else _read_topologies(RunFolder(self.path), self.settings)
 
 
 def section_name(section: Any) -> str:
@@ -114,65 +117,34 @@ def read_run(path: str | Path) -> RunRecord:
 
     These are config.yaml and metrics.jsonl and, where they are there, corpus.json and summary.json.
     """
-    folder = Path(path)
-    if not (folder / "config.yaml").is_file():
-        raise UserError(f"{folder} is not the folder of a run: it has no config.yaml")
+    folder = RunFolder.open(Path(path))
     return RunRecord(
-        name=folder.resolve().name,
-        settings=_settings(folder / "config.yaml"),
-        epochs=_epochs(folder / "metrics.jsonl"),
-        corpus=_json_object(folder / "corpus.json") if (folder / "corpus.json").exists() else {},
-        summary=_summary(folder / "summary.json"),
-        path=folder,
+        name=folder.path.resolve().name,
+        settings=read_config(folder.config),
+        epochs=_epochs(folder.metrics),
+        corpus=read_json(folder.corpus) if folder.corpus.exists() else {},
+        summary=_summary(folder.summary),
+        path=folder.path,
     )
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
-
-
-def _settings(path: Path) -> dict[str, Any]:
-    try:
-        settings = yaml.safe_load(_text(path))
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(settings, dict):
-        raise UserError(f"{path} must hold keys and values, such as `epochs: 20`")
-    return settings
-
-
-def _json_object(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(_text(path))
-    except ValueError as error:
-        raise UserError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path} must hold a JSON object")
-    return found
 
 
 def _summary(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
-    summary = _json_object(path)
+    summary = read_json(path)
     missing = [key for key in ("test_perplexity", "valid_perplexity") if not _is_number(summary.get(key))]
     if missing:
         raise UserError(f"{path} has no number for {missing[0]}: restore it from a copy, or train the run again")
     return summary
 
 
-def _epochs(path: Path) -> tuple[EpochRecord, ...]:
-    from selfish_rnn.runs.logs import MetricsLog
-
-    if not path.exists():
-        raise UserError(f"{path} is missing: restore it from a copy, or train the run again")
-    lines = MetricsLog(path).read()
+def _epochs(metrics: MetricsLog) -> tuple[EpochRecord, ...]:
+    if not metrics.path.exists():
+        raise UserError(f"{metrics.path} is missing: restore it from a copy, or train the run again")
+    lines = metrics.read()
     if not lines:
-        raise UserError(f"{path} has no finished epoch yet: wait for the first, or leave this run out")
-    return tuple(_epoch(line, number, path) for number, line in enumerate(lines, start=1))
+        raise UserError(f"{metrics.path} has no finished epoch yet: wait for the first, or leave this run out")
+    return tuple(_epoch(line, number, metrics.path) for number, line in enumerate(lines, start=1))
 
 
 _NUMBERS = ("epoch", "step", "train_perplexity", "valid_perplexity", "seconds")
@@ -190,29 +162,19 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _read_topologies(folder: Path, settings: Mapping[str, Any]) -> dict[str, Topology]:
-    model, vocabulary = folder / "model.safetensors", folder / "vocabulary.json"
-    if not model.exists() or not vocabulary.exists():
+def _read_topologies(folder: RunFolder, settings: Mapping[str, Any]) -> dict[str, Topology]:
+    if not folder.model.exists() or not folder.vocabulary.exists():
         return {}
-    import torch
-    from safetensors import SafetensorError, safe_open
-
-    from selfish_rnn.corpora import Vocabulary
-    from selfish_rnn.models import MODELS
-    from selfish_rnn.sparsifier.selection import choose_weights
-    from selfish_rnn.topology import Topology
-    from selfish_rnn.training.saved_weights import MASK
-
-    options = dict(settings["model"])
-    with torch.device("meta"):  # shapes and gates are all that is wanted of it
-        network = MODELS[options.pop("name")](len(Vocabulary.load(vocabulary)), **options)
     try:
-        with safe_open(model, framework="pt") as file:
+        model = MODEL_SETTINGS[settings["model"]["name"]].model_validate(settings["model"])
+        outline = model.outline(len(folder.read_vocabulary()))
+        with safe_open(folder.model, framework="pt") as file:
             saved = set(file.keys())
             return {
-                name: Topology.from_saved(file.get_tensor(name + MASK), tuple(weight.shape), gates)
-                for name, weight, gates in choose_weights(network, None, network.dense_parameters)
-                if name + MASK in saved
+                each.name: Topology.from_saved(file.get_tensor(each.name + MASK), each.shape, each.gates)
+                for each in outline.sparse_matrices()
+                if each.name + MASK in saved
             }
     except (OSError, SafetensorError, ValueError) as error:
-        raise UserError(f"{model} is damaged or does not fit config.yaml ({error}): restore it from a copy") from error
+        reason = f"is damaged or does not fit config.yaml ({error})"
+        raise UserError(f"{folder.model} {reason}: restore it from a copy") from error

@@ -69,6 +69,16 @@ def styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
     return drawing
 
 
+def colour(index: int) -> str:
+    """The colour of one thing among many."""
+    return COLOURS[index % len(COLOURS)]
+
+
+def line_look(index: int) -> dict[str, Any]:
+    """The colour of one line among many, and dashes that tell it from an earlier one of that colour."""
+    return {"color": colour(index), "linestyle": DASHES[index // len(COLOURS) % len(DASHES)]}
+
+
 def new_figure(width: float = COLUMN, height: float = 2.1) -> Figure:
     """An empty figure of a size in inches, made without touching the windows of a session."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg

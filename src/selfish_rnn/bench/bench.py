@@ -26,7 +26,8 @@ from selfish_rnn.engine import library
 from selfish_rnn.engine.packed_weight import packed_weights
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import clear_write_errors
-from selfish_rnn.system import duration, keep_freed_memory, machine
+from selfish_rnn.system import keep_freed_memory, machine
+from selfish_rnn.text import duration
 
 BUSY = 0.1
 """The share of the cores that others may take: waiting for each other, threads are hit harder than that."""

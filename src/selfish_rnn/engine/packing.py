@@ -18,6 +18,7 @@ from selfish_rnn.engine.registry import counterpart, obstacle
 from selfish_rnn.sparsifier import Sparsifier
 from selfish_rnn.sparsifier.deferred import is_deferred, make_deferred
 from selfish_rnn.sparsifier.deferred.weight import DeferredWeight
+from selfish_rnn.sparsifier.hooks import listeners
 from selfish_rnn.sparsifier.registry import gate_layouts
 from selfish_rnn.sparsifier.selection import unpackable
 from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight
@@ -83,7 +84,7 @@ class _Packing:
 
     def __init__(self, model: nn.Module, makers: dict[int, Maker] | None = None) -> None:
         library.kernels()
-        self._sparsifiers = list(sparsifiers(model))
+        self._sparsifiers = sparsifiers(model)
         for sparsifier in self._sparsifiers:
             reason = unpackable(sparsifier.method)
             if reason is not None:
@@ -207,14 +208,9 @@ def _packed_weight(weight: MaskedWeight, gate_rows: Sequence[int]) -> PackedWeig
     return PackedWeight(weight.parameter.shape, positions, start, gate_rows)
 
 
-def sparsifiers(model: nn.Module) -> Iterator[Sparsifier]:
+def sparsifiers(model: nn.Module) -> list[Sparsifier]:
     """Those that are bound to weights of a model, each once."""
-    seen: set[int] = set()
-    for module in model.modules():
-        for bound in module.__dict__.get("_selfish_rnn_bound", ()):
-            if isinstance(bound, Sparsifier) and id(bound) not in seen:
-                seen.add(id(bound))
-                yield bound
+    return [each for each in listeners(model) if isinstance(each, Sparsifier)]
 
 
 def tell_sparsifiers(
@@ -222,14 +218,7 @@ def tell_sparsifiers(
 ) -> None:
     """The weights of a model have another form, which ``convert`` gives."""
     for sparsifier in told:
-        weights = [convert(weight) for weight in sparsifier.weights]
-        # Hooks cannot be put on a frozen parameter, and are to be there when it is no longer frozen.
-        frozen = [weight.parameter for weight in weights if not weight.parameter.requires_grad]
-        for parameter in frozen:
-            parameter.requires_grad_(True)
-        sparsifier.replace_weights(model, weights)
-        for parameter in frozen:
-            parameter.requires_grad_(False)
+        sparsifier.replace_weights(model, [convert(weight) for weight in sparsifier.weights])
 
 
 def _weights(module: nn.Module) -> Iterator[tuple[str, tuple[nn.Parameter, GateLayout]]]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from selfish_rnn.corpora import Corpus, Vocabulary
 from selfish_rnn.errors import UserError
-from selfish_rnn.files import is_partial, load_tensors, remove_partial, write_atomically
+from selfish_rnn.files import is_partial, load_tensors, remove_partial, write_atomically, write_json
 from selfish_rnn.runs.checkpoints import WRONG_CONTENT, CheckpointStore
 from selfish_rnn.runs.logs import MetricsLog
 
@@ -117,14 +117,13 @@ class RunFolder:
         return next(path for path in paths if not path.exists())
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        write_atomically(self.summary, json.dumps(summary, indent=2).encode() + b"\n")
+        write_json(self.summary, summary)
 
     def write_corpus(self, corpus: Corpus) -> None:
         """Keep the words of a corpus, and what tells it from others."""
         write_atomically(self.vocabulary, corpus.vocabulary.to_json().encode())
         tokens = {split: len(getattr(corpus, split)) for split in ("train", "valid", "test")}
-        description = {"name": corpus.name, "tokens": tokens, "sha256": corpus.checksum()}
-        write_atomically(self.corpus, json.dumps(description, indent=2).encode() + b"\n")
+        write_json(self.corpus, {"name": corpus.name, "tokens": tokens, "sha256": corpus.checksum()})
 
     def check_corpus(self, corpus: Corpus) -> None:
         """Refuse a corpus that is not the one the run was started with."""

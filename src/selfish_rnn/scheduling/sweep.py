@@ -18,7 +18,7 @@ from selfish_rnn.experiment.comparison import flat
 from selfish_rnn.experiment.presets import build_experiment, read_config, read_preset, with_assignments
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.experiment.small_dense import resolve_model
-from selfish_rnn.files import write_atomically
+from selfish_rnn.files import read_json, write_json
 from selfish_rnn.scheduling.run_jobs import check_begun, is_finished, run_command
 from selfish_rnn.scheduling.scheduler import Job
 
@@ -125,7 +125,7 @@ class Sweep:
         found = []
         for run in self.runs:
             if is_finished(self.path(run)):
-                summary = json.loads((self.path(run) / "summary.json").read_text())
+                summary = read_json(self.path(run) / "summary.json")
                 measured = {key: summary[key] for key in MEASURED}
                 found.append({"run": run.name, "settings": dict(run.varied), **measured})
         return found
@@ -133,7 +133,7 @@ class Sweep:
     def write_results(self) -> Path:
         """Keep the results in one file beside the runs."""
         path = self.folder / "sweep.json"
-        write_atomically(path, json.dumps(self.results(), indent=2).encode() + b"\n")
+        write_json(path, self.results())
         return path
 
 

@@ -12,6 +12,7 @@ from torch.optim.optimizer import Optimizer
 
 from selfish_rnn.sparsifier.hooks import HookListener, Hooks
 from selfish_rnn.sparsifier.weights import SparseWeight, TrainedWeight
+from selfish_rnn.text import aligned
 from selfish_rnn.topology import Method
 
 
@@ -176,9 +177,4 @@ def _table(weights: Sequence[TrainedWeight]) -> str:
             )
         )
     rows.append(("all", "", f"{count}", f"{100 * count / size:.1f} %", ""))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    align: tuple[Callable[[str, int], str], ...] = (str.ljust, str.ljust, str.rjust, str.rjust, str.ljust)
-    return "\n".join(
-        "  ".join(fit(cell, width) for fit, cell, width in zip(align, row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    return aligned(rows, right=(2, 3))

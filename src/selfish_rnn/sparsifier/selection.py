@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import fnmatch
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from selfish_rnn.sparsifier.deferred import is_deferred
 from selfish_rnn.sparsifier.deferred.weight import DeferredWeight
-from selfish_rnn.sparsifier.registry import gate_layouts, joined_gates, matrices
+from selfish_rnn.sparsifier.registry import gate_layouts, matrices
 from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight, StoredWeight
 from selfish_rnn.topology import GateLayout, Method, Topology
 
@@ -139,130 +136,3 @@ def unpackable(method: Method) -> str | None:
     if method.signal == "momentum":
         return f"method {method.name} goes by the momentum of all positions, which a packed weight lacks"
     return None
-
-
-def check_topology(topology: str, masks: Mapping[str, Tensor] | None) -> None:
-    """Refuse two ways of giving a topology, and others than there are."""
-    if topology not in ("random", "nonzero"):
-        raise ValueError(f'topology is "random" or "nonzero", got {topology!r}; masks go into masks=')
-    if masks is not None and topology == "nonzero":
-        raise ValueError('masks= gives a topology, and so does topology="nonzero": leave one of them out')
-
-
-def topology_given(
-    chosen: Sequence[Chosen],
-    topology: str,
-    masks: Mapping[str, Tensor] | None,
-    method: Method,
-    sparsity: float | None,
-) -> bool:
-    """Whether the topology is given, by masks or by the model, and not drawn."""
-    stored = [each.name for each in chosen if each.stored]
-    if stored and method.signal == "momentum":
-        raise ValueError(f"{stored[0]} is packed, but {unpackable(method)}")
-    if stored and masks is not None:
-        raise ValueError(f"{stored[0]} is packed and has its topology already: leave masks= out")
-    if stored and len(stored) < len(chosen) and topology == "random":
-        other = next(each.name for each in chosen if not each.stored)
-        raise ValueError(
-            f"{stored[0]} is packed and has a topology, {other} has none: exclude one of them, or bind with "
-            'topology="nonzero"'
-        )
-    existing = masks is not None or topology == "nonzero" or bool(stored)
-    if existing and method.prunes:
-        raise ValueError(f"method {method.name!r} starts with a dense network and takes no existing topology")
-    if not existing and sparsity is None:
-        raise ValueError('sparsity= is needed, or topology="nonzero" or masks=, which have one already')
-    return existing
-
-
-class Joined(NamedTuple):
-    """Which of the chosen weights, by their numbers, are one matrix to a method: most are so alone."""
-
-    numbers: tuple[int, ...]
-    shape: tuple[int, ...]
-    gates: GateLayout
-
-
-def joined_weights(model: nn.Module, chosen: Sequence[Chosen]) -> list[Joined]:
-    """The matrices that a method sees, in the order of their first weights."""
-    numbers = {id(each.weight): number for number, each in enumerate(chosen)}
-    alone = {number: Joined((number,), each.shape, each.gates) for number, each in enumerate(chosen)}
-    for parts in joined_gates(model):
-        found = {numbers[each]: gates for each, gates in parts.items() if numbers.get(each) in alone}
-        if len(found) > 1:
-            gates = GateLayout(
-                tuple(name for part in found.values() for name in part.names),
-                tuple(size for part in found.values() for size in part.sizes),
-            )
-            for number in found:
-                del alone[number]
-            alone[min(found)] = Joined(tuple(found), (gates.rows, *chosen[min(found)].shape[1:]), gates)
-    return [alone[number] for number in sorted(alone)]
-
-
-def random_topologies(
-    chosen: Sequence[Chosen], joined: Sequence[Joined], counts: Sequence[int], generator: torch.Generator
-) -> list[Topology]:
-    """For every weight a topology; so many positions are drawn from every whole matrix."""
-    topologies: dict[int, Topology] = {}
-    for (numbers, shape, gates), count in zip(joined, counts, strict=True):
-        whole = Topology.random(shape, gates, count, generator)
-        parts = whole.divided([chosen[number].shape[0] for number in numbers])
-        for number, part in zip(numbers, parts, strict=True):
-            topologies[number] = replace(part, gates=chosen[number].gates)
-    return [topologies[number] for number in range(len(chosen))]
-
-
-def existing_topologies(
-    chosen: Sequence[Chosen], masks: Mapping[str, Tensor] | None, sparsity: float | None
-) -> list[Topology]:
-    """The topologies that masks give, or without them the weights that are not zero; of about this sparsity."""
-    topologies = []
-    for name, weight, gates in chosen:
-        if isinstance(weight, StoredWeight):
-            topologies.append(weight.sparse_weight(name, gates).topology)
-            continue
-        if masks is not None and name not in masks:
-            raise ValueError(f"masks= has the names of weights, such as {name}, not those of modules or patterns")
-        mask = weight.detach() if masks is None else masks[name]
-        if mask.shape != weight.shape:
-            raise ValueError(
-                f"the mask of {name} is of shape {tuple(mask.shape)}, the weight of shape {tuple(weight.shape)}"
-            )
-        topologies.append(Topology.from_mask(mask, gates))
-        if topologies[-1].count == 0:
-            raise ValueError(f"no weight of {name} exists: all of it is zero; exclude it, or leave one at least")
-    found = 1 - sum(each.count for each in topologies) / sum(each.size for each in topologies)
-    if sparsity is not None and abs(found - sparsity) > 0.01:
-        raise ValueError(f"the existing topology has sparsity {found:.4g}, not {sparsity:g}: leave sparsity= out")
-    return topologies
-
-
-def saved_topologies(
-    weights: Sequence[SparseWeight], masks: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]
-) -> list[Topology]:
-    """The topologies of a saved state, which must be of these weights."""
-    differing = sorted(set(masks) ^ {weight.name for weight in weights})
-    if differing:
-        raise ValueError(f"the saved topology is of other weights than this model's; they differ in {differing}")
-    for weight in weights:
-        if tuple(shapes[weight.name]) != weight.shape:
-            raise ValueError(
-                f"{weight.name}: the saved topology is of shape {tuple(shapes[weight.name])}, "
-                f"the matrix of shape {weight.shape}"
-            )
-    return [Topology.from_saved(masks[weight.name], weight.shape, weight.gates) for weight in weights]
-
-
-def warn_of_zeros(chosen: Sequence[Chosen]) -> None:
-    """Warn if a topology is drawn for a model that seems to have one; a matrix of zeros only is a way to begin."""
-    parameters = [each.weight for each in chosen if isinstance(each.weight, nn.Parameter)]
-    begun = [each for each in parameters if not (each.is_meta or is_deferred(each)) and bool(each.any())]
-    existing, size = sum(int(each.count_nonzero()) for each in begun), sum(each.numel() for each in begun)
-    if existing < size / 2:
-        warnings.warn(
-            f"only {existing:,} of the model's {size:,} weights are not zero: it seems to be sparse already, and a new "
-            'topology is drawn, which deletes most of them. To keep them bind it with topology="nonzero"',
-            stacklevel=3,
-        )

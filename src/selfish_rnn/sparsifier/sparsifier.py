@@ -13,25 +13,23 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from selfish_rnn.errors import unknown
 from selfish_rnn.sparsifier.base import SparseTraining, refuse_missing
 from selfish_rnn.sparsifier.hooks import Hooks, refuse_second_listener
-from selfish_rnn.sparsifier.ranks import common_seed, refuse_parted_ranks, renew_reducers
-from selfish_rnn.sparsifier.scores import DenseScores
-from selfish_rnn.sparsifier.selection import (
-    Selector,
+from selfish_rnn.sparsifier.matrices import (
+    Matrices,
+    Matrix,
     check_topology,
-    choose_weights,
     existing_topologies,
-    joined_weights,
-    random_topologies,
     saved_topologies,
     topology_given,
     warn_of_zeros,
 )
-from selfish_rnn.sparsifier.weights import Matrix, SparseWeight
-from selfish_rnn.topology import METHODS, Method, Rewiring, Schedule, Topology, prune, rewire
-from selfish_rnn.topology.methods import find_part
+from selfish_rnn.sparsifier.ranks import common_seed, refuse_parted_ranks, renew_reducers
+from selfish_rnn.sparsifier.scores import DenseScores
+from selfish_rnn.sparsifier.selection import Selector, choose_weights
+from selfish_rnn.sparsifier.weights import SparseWeight
+from selfish_rnn.topology import Method, Rewiring, Schedule, prune, rewire
+from selfish_rnn.topology.methods import find_method, find_part
 
 STATE_KEYS = ("rewirings_done", "steps_done", "last_rewired_fraction", "parts", "generator", "shapes", "masks")
 
@@ -98,7 +96,7 @@ class Sparsifier(SparseTraining):
         masks: Mapping[str, Tensor] | None = None,
         seed: int | None = None,
     ) -> None:
-        self.method = _method(method)
+        self.method = find_method(method)
         self.schedule: Schedule = find_part("schedule", schedule)
         _check_settings(sparsity, prune_rate, rewirings, self.schedule, rewire_every, self.method)
         check_topology(topology, masks)
@@ -114,16 +112,15 @@ class Sparsifier(SparseTraining):
         chosen = list(choose_weights(model, include if masks is None else list(masks), exclude))
         self._topology_given = topology_given(chosen, topology, masks, self.method, sparsity)
         refuse_second_listener(model, {id(each.parameter): each.name for each in chosen})
-        self._joined = joined_weights(model, chosen)
-        self._shapes = [each.shape for each in self._joined]
+        self._matrices = Matrices(model, chosen)
         if self._topology_given:
             topologies = existing_topologies(chosen, masks, sparsity)
         else:
             assert sparsity is not None
             warn_of_zeros(chosen)
-            counts = self.method.allocation.counts(self._shapes, 1 - sparsity)
-            topologies = random_topologies(chosen, self._joined, counts, self._generator)
-        self._counts = self._per_matrix(topologies)
+            counts = self.method.allocation.counts(self._matrices.shapes, 1 - sparsity)
+            topologies = self._matrices.random_topologies(chosen, counts, self._generator)
+        self._counts = self._matrices.counts(topologies)
         found = 1 - sum(self._counts) / sum(each.size for each in topologies)
         self.sparsity = found if sparsity is None else sparsity
         self.weights: list[SparseWeight] = []
@@ -179,15 +176,9 @@ class Sparsifier(SparseTraining):
     def _counts_after(self, rewirings: int) -> list[int]:
         if not self.method.prunes:
             return self._counts
-        counts = self.method.counts(self._shapes, self.sparsity, rewirings, self.rewirings)
-        return [each.count if each.frozen else count for each, count in zip(self._matrices(), counts, strict=True)]
-
-    def _matrices(self) -> list[Matrix]:
-        """The weights as a method sees them, gates with parameters of their own as one matrix."""
-        return [Matrix([self.weights[number] for number in numbers], gates) for numbers, _, gates in self._joined]
-
-    def _per_matrix(self, topologies: Sequence[Topology]) -> list[int]:
-        return [sum(topologies[number].count for number in each.numbers) for each in self._joined]
+        counts = self.method.counts(self._matrices.shapes, self.sparsity, rewirings, self.rewirings)
+        matrices = self._matrices.of(self.weights)
+        return [each.count if each.frozen else count for each, count in zip(matrices, counts, strict=True)]
 
     @property
     def at_target(self) -> bool:
@@ -229,7 +220,7 @@ class Sparsifier(SparseTraining):
         rate = self.prune_rate
         self.rewirings_done += 1
         self.last_rewired_fraction = 0.0
-        matrices = [matrix for matrix in self._matrices() if not matrix.frozen]
+        matrices = [matrix for matrix in self._matrices.of(self.weights) if not matrix.frozen]
         thawed = [weight for matrix in matrices for weight in matrix.parts]
         if thawed and (self.method.prunes or rate > 0):
             before = self.active_weights
@@ -252,8 +243,8 @@ class Sparsifier(SparseTraining):
         network = [partial(matrix.existing, self._scores.score) for matrix in matrices]
         if not self.method.prunes:
             return rewire(self.method, network, rate, self._generator, self._part_state)
-        counts = self._counts_after(self.rewirings_done)
-        thawed = [count for matrix, count in zip(self._matrices(), counts, strict=True) if not matrix.frozen]
+        every, counts = self._matrices.of(self.weights), self._counts_after(self.rewirings_done)
+        thawed = [count for matrix, count in zip(every, counts, strict=True) if not matrix.frozen]
         return prune(self.method, network, thawed, self._generator)
 
     def track(self, optimizer: Optimizer) -> None:
@@ -360,7 +351,7 @@ class Sparsifier(SparseTraining):
         count = sum(topology.count for topology in topologies)
         promised = self._target_after(state["rewirings_done"])
         if self._topology_given:  # weights that have just grown were not counted among the non-zeros
-            self._counts = self._per_matrix(topologies)
+            self._counts = self._matrices.counts(topologies)
         elif count != promised:
             raise ValueError(f"the saved topology has {count} weights, this sparsifier's settings give {promised}")
         for weight, topology in zip(self.weights, topologies, strict=True):
@@ -390,12 +381,6 @@ class Sparsifier(SparseTraining):
         """A table of the sparsified matrices (shape, weights, density, density of each gate), and what stays dense."""
         dense = ", ".join(f"{name} ({size:,})" for name, size in self._left_dense)
         return super().summary() + (f"\nleft dense: {dense}" if dense else "")
-
-
-def _method(method: Method | str) -> Method:
-    if isinstance(method, str) and method not in METHODS:
-        raise ValueError(unknown("method", method, METHODS))
-    return METHODS[method] if isinstance(method, str) else method
 
 
 def _check_settings(

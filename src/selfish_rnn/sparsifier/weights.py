@@ -1,12 +1,10 @@
-"""One weight matrix that is sparse, and tables of several."""
+"""One weight matrix that is sparse."""
 
 from __future__ import annotations
 
 import abc
-import itertools
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Protocol
 
 import torch
@@ -278,47 +276,3 @@ class MaskedWeight(SparseWeight):
 
 def _at(tensor: Tensor, topology: Topology) -> Tensor:
     return tensor.to_dense().flatten().cpu()[topology.positions]
-
-
-class Matrix:
-    """What a method takes for one matrix: a weight, or several whose rows, one below the other, hold its gates."""
-
-    def __init__(self, parts: Sequence[SparseWeight], gates: GateLayout) -> None:
-        self.parts = parts
-        self.gates = gates
-
-    @property
-    def frozen(self) -> bool:
-        return any(part.frozen for part in self.parts)
-
-    @property
-    def count(self) -> int:
-        return sum(part.count for part in self.parts)
-
-    def existing(self, score: Callable[[SparseWeight], Tensor]) -> ActiveWeights:
-        """The existing weights of all parts; ``score`` gives that of one."""
-        if len(self.parts) == 1:
-            return self.parts[0].existing(partial(score, self.parts[0]))
-        found = [part.existing() for part in self.parts]
-        sizes = [0, *(part.size for part in self.parts)]
-        starts = itertools.accumulate(sizes[:-1])
-        topology = Topology(
-            (self.gates.rows, *self.parts[0].shape[1:]),
-            self.gates,
-            torch.cat([each.topology.positions + start for each, start in zip(found, starts, strict=True)]),
-        )
-        gradients = [each.gradients for each in found if each.gradients is not None]
-        return ActiveWeights(
-            topology,
-            torch.cat([each.values for each in found]),
-            torch.cat(gradients) if len(gradients) == len(found) else None,
-            lambda: torch.cat([score(part) for part in self.parts]),
-        )
-
-    def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
-        """Let every part take on what it has of a new topology."""
-        if len(self.parts) == 1:
-            self.parts[0].rewire(rewiring, optimizers)
-            return
-        for part, own in zip(self.parts, rewiring.divided([part.shape[0] for part in self.parts]), strict=True):
-            part.rewire(own, optimizers)

@@ -9,6 +9,9 @@ LSTM_GATES = ("input", "forget", "candidate", "output")
 GRU_GATES = ("reset", "update", "candidate")
 RNN_GATES = ("hidden",)
 
+WHOLE = "all"
+"""What a whole matrix is called among its gates; the one gate of a matrix without gates has that name, too."""
+
 
 @dataclass(frozen=True)
 class GateLayout:
@@ -41,7 +44,7 @@ class GateLayout:
     @classmethod
     def single(cls, rows: int) -> GateLayout:
         """The layout of a matrix without gates: one gate that is the whole matrix."""
-        return cls(("all",), (rows,))
+        return cls((WHOLE,), (rows,))
 
     @property
     def rows(self) -> int:

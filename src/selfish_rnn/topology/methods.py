@@ -231,3 +231,10 @@ GMP = STATIC.replace(
 
 METHODS = {method.name: method for method in (SELFISH, SET, DSR, SNFS, RIGL, GMP, STATIC, STATIC_ER, DENSE)}
 """The method table."""
+
+
+def find_method(method: Method | str) -> Method:
+    """A method itself, given it or its name."""
+    if isinstance(method, str) and method not in METHODS:
+        raise ValueError(unknown("method", method, METHODS))
+    return METHODS[method] if isinstance(method, str) else method

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from selfish_rnn.topology.gates import GateLayout
+from selfish_rnn.topology.gates import WHOLE, GateLayout
 from selfish_rnn.topology.sampling import false_indices, merge, sample
 
 
@@ -133,6 +133,10 @@ class Topology:
     def gate_densities(self) -> dict[str, float]:
         """The density of each gate."""
         return {name: self.count_in(span) / span.size for name, span in self.gate_spans()}
+
+    def densities(self) -> dict[str, float]:
+        """The density of each gate, and under ``"all"`` that of the whole matrix."""
+        return {**self.gate_densities(), WHOLE: self.density}
 
     def without(self, removed: Tensor) -> Topology:
         """The topology without the entries of ``positions`` that ``removed`` (bool) marks."""

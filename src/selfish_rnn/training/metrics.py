@@ -22,12 +22,6 @@ LARGE = 0.1
 """Above this magnitude a weight counts as large in the paper's figure on NT-ASGD."""
 
 
-def gate_densities(sparsifier: SparseTraining) -> dict[str, dict[str, float]]:
-    """The density of every matrix, under ``all``, and of each of its gates."""
-    topologies = {weight.name: weight.topology for weight in sparsifier.weights}
-    return {name: {**topology.gate_densities(), "all": topology.density} for name, topology in topologies.items()}
-
-
 def large_weights(sparsifier: SparseTraining) -> dict[str, int]:
     """How many weights of every matrix are larger than 0.1 in magnitude."""
     return {
@@ -41,7 +35,7 @@ def describe(sparsifier: SparseTraining) -> dict[str, Any]:
         "sparsity": 1 - sparsifier.active_weights / sparsifier.total_weights,
         "active_weights": sparsifier.active_weights,
         "total_weights": sparsifier.total_weights,
-        "density": gate_densities(sparsifier),
+        "density": {weight.name: weight.topology.densities() for weight in sparsifier.weights},
         **sparsifier.measures(),
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -194,35 +194,23 @@ class Observer:
 
 def _run_layer(module: Any, layer: int, given: Any, state: Any) -> Any:
     """One layer by itself, in a module that borrows its weights."""
-    packed = isinstance(module, PackedRecurrent)
-    directions = 2 if not packed and module.bidirectional else 1
-    narrow = module.hidden_size if packed else module.proj_size or module.hidden_size
+    directions = 2 if module.bidirectional else 1
     # A subclass may be made in another way.
-    kinds: tuple[Callable[..., nn.RNNBase], ...] = (nn.LSTM, nn.GRU, nn.RNN)
-    make = next(kind for kind in kinds if (module.kind is kind if packed else isinstance(module, kind)))  # type: ignore[arg-type]
-    options = {} if packed else {"bidirectional": module.bidirectional}
-    if hasattr(module, "nonlinearity"):
-        options["nonlinearity"] = module.nonlinearity
-    if getattr(module, "proj_size", 0):
-        options["proj_size"] = module.proj_size
-    alone = make(
-        module.input_size if layer == 0 else narrow * directions,
-        module.hidden_size,
-        bias=module.bias,
-        batch_first=module.batch_first,
-        device="meta",
-        **options,
-    ).eval()
+    kinds: tuple[Any, ...] = (nn.LSTM, nn.GRU, nn.RNN)
+    make = next(kind for kind in kinds if issubclass(getattr(module, "kind", type(module)), kind))
+    names = ("bias", "batch_first", "bidirectional", "nonlinearity", "proj_size")
+    options = {name: getattr(module, name) for name in names if getattr(module, name, None)}
+    inputs = module.input_size if layer == 0 else (module.proj_size or module.hidden_size) * directions
+    alone = make(inputs, module.hidden_size, device="meta", **{"bias": False, **options}).eval()
     own = re.compile(rf"_l{layer}(_reverse)?$")
-    children = dict(module.named_children() if packed else ())
     weights = {
         own.sub(r"_l0\1", name): weight
-        for name, weight in [*module.named_parameters(recurse=not packed), *children.items()]
+        for name, weight in [*module.named_parameters(recurse=False), *module.named_children()]
         if own.search(name)
     }
     part = slice(layer * directions, (layer + 1) * directions)
     state = tuple(each[part] for each in state) if isinstance(state, tuple) else state if state is None else state[part]
-    if not packed:
+    if isinstance(module, nn.RNNBase):
         return torch.func.functional_call(alone, weights, (given, state))[0]
     borrowing = type(module).from_dense(alone, **{name: each for name, each in weights.items() if "weight" in name})
     for name, each in weights.items():

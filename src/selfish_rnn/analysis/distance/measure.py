@@ -11,6 +11,7 @@ import numpy.typing as npt
 from selfish_rnn.analysis.distance.alignment import Alignment, MatrixAlignment
 from selfish_rnn.analysis.distance.matching import Partners, UnitMatch
 from selfish_rnn.runs.topology_coding import contains
+from selfish_rnn.text import aligned
 from selfish_rnn.topology import GateLayout, Topology
 
 
@@ -58,10 +59,7 @@ class TopologyDistance:
                 (matrix.name, f"{matrix.distance:.4f}", weights, matrix.rows_by or "-", matrix.columns_by or "-")
             )
         rows.append(("all", f"{self.overall:.4f}", "", "", ""))
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        return "\n".join(
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-        )
+        return aligned(rows)
 
 
 def compare_topologies(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from selfish_rnn.analysis.names import short_names
 from selfish_rnn.analysis.records import RunRecord
-from selfish_rnn.analysis.style import COLOURS, DASHES, GREY, MARKERS, legend_below, one_panel, styled
+from selfish_rnn.analysis.style import DASHES, GREY, MARKERS, colour, legend_below, line_look, one_panel, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,12 +23,10 @@ def learning_curves(records: Sequence[RunRecord], *, labels: Sequence[str] | Non
     """
     figure, axes = one_panel()
     for index, (record, label) in enumerate(zip(records, _labels(records, labels), strict=True)):
-        colour = COLOURS[index % len(COLOURS)]
         by_epoch = {epoch.epoch: epoch.valid_perplexity for epoch in record.epochs}
-        dashes = DASHES[index // len(COLOURS) % len(DASHES)]
-        axes.plot(list(by_epoch), list(by_epoch.values()), color=colour, linestyle=dashes, label=label)
+        axes.plot(list(by_epoch), list(by_epoch.values()), label=label, **line_look(index))
         starts = record.averaging_starts
-        axes.plot(starts, [by_epoch[epoch] for epoch in starts], "o", color=colour, mfc="white", zorder=3)
+        axes.plot(starts, [by_epoch[epoch] for epoch in starts], "o", color=colour(index), mfc="white", zorder=3)
     for epoch in sorted({epoch for record in records for epoch in record.restarts}):
         axes.axvline(epoch, color=GREY, linestyle=":", linewidth=0.8, zorder=1)
     if any(record.averaging_starts for record in records):
@@ -67,7 +65,7 @@ def weights_above_threshold(records: Sequence[RunRecord], *, matrices: Sequence[
             axes.plot(
                 [epoch.epoch for epoch in record.epochs],
                 [epoch.weights_above[name] / 1000 for epoch in record.epochs],
-                color=COLOURS[index % len(COLOURS)],
+                color=colour(index),
                 linestyle=dashes,
                 label=short if record is records[0] else "_",
             )
@@ -93,11 +91,10 @@ def time_against_perplexity(records: Sequence[RunRecord], *, labels: Sequence[st
         axes.plot(
             [minutes for minutes, _ in points],
             [perplexity for _, perplexity in points],
-            color=COLOURS[index % len(COLOURS)],
-            linestyle=DASHES[index // len(COLOURS) % len(DASHES)],
             marker=MARKERS[index % len(MARKERS)],
             markevery=[len(points) - 1],
             label=label,
+            **line_look(index),
         )
     axes.set(xlabel="minutes of training", ylabel="lowest validation perplexity", yscale="log")
     axes.set_xlim(left=0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from selfish_rnn.analysis.names import short_names
-from selfish_rnn.analysis.style import COLOURS, COLUMN, DASHES, GREY, PAGE, legend_below, new_figure, styled
+from selfish_rnn.analysis.style import COLUMN, DASHES, GREY, PAGE, colour, legend_below, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,14 +49,14 @@ def distances(panels: Mapping[str, Sequence[DistanceSeries]], *, density: float 
             axes.plot(
                 one.epochs,
                 one.distances,
-                color=COLOURS[matrices.index(one.matrix) % len(COLOURS)],
+                color=colour(matrices.index(one.matrix)),
                 linestyle=DASHES[growths.index(one.growth)],
             )
         if density is not None:
             axes.axhline(1 - density / (2 - density), color=GREY, linestyle=":", linewidth=0.8)
         axes.set(xlabel="epoch", title=title, ylim=(0, 1))
     for index, name in enumerate(short_names(matrices)):
-        line[0].plot([], [], color=COLOURS[index % len(COLOURS)], label=name)
+        line[0].plot([], [], color=colour(index), label=name)
     if len(growths) > 1:
         for growth, dashes in zip(growths, DASHES, strict=False):
             line[0].plot([], [], color=GREY, linestyle=dashes, label=f"{growth} growth")

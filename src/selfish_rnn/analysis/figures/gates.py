@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from selfish_rnn.analysis.gates import with_gates
 from selfish_rnn.analysis.names import gate_name, short_names
 from selfish_rnn.analysis.records import Densities, RunRecord
 from selfish_rnn.analysis.style import COLOURS, COLUMN, GREY, PAGE, legend_below, new_figure, styled
+from selfish_rnn.topology.gates import WHOLE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-WHOLE = "all"
-"""The name of a whole matrix among its gates."""
 
 
 @styled
@@ -74,7 +73,7 @@ def gate_history(record: RunRecord) -> Figure:
 
 def _gated(density: Densities, run: str) -> Densities:
     """The matrices that have gates."""
-    gated = {name: gates for name, gates in density.items() if len(gates) > 2}
-    if not gated:
+    found = with_gates(density)
+    if not found:
         raise ValueError(f"run {run} tells of no matrix with gates")
-    return gated
+    return found

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from selfish_rnn.analysis.records import RunRecord
-from selfish_rnn.analysis.style import COLOURS, MARKERS, legend_below, one_panel, styled
+from selfish_rnn.analysis.style import MARKERS, colour, legend_below, one_panel, styled
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -61,26 +60,19 @@ def outcomes_by_setting(
 @styled
 def sparsity_sensitivity(outcomes: Sequence[Outcomes]) -> Figure:
     """Test perplexity against sparsity, the dense baseline of each model dashed in its colour."""
-    figure, axes = one_panel()
-    _draw(axes, outcomes, "sparsity")
-    return _explained(figure, axes)
+    return _drawn(outcomes, "sparsity")
 
 
 @styled
 def prune_rate_sensitivity(outcomes: Sequence[Outcomes]) -> Figure:
     """Test perplexity against the fraction of weights rewired at first."""
-    figure, axes = one_panel()
-    _draw(axes, outcomes, "initial prune rate")
-    return _explained(figure, axes)
+    return _drawn(outcomes, "initial prune rate")
 
 
 @styled
 def growth_interval(outcomes: Sequence[Outcomes]) -> Figure:
     """Test perplexity against the number of updates between two rewirings, on a logarithmic axis."""
-    figure, axes = one_panel()
-    axes.set_xscale("log")
-    _draw(axes, outcomes, "updates between rewirings")
-    return _explained(figure, axes)
+    return _drawn(outcomes, "updates between rewirings", scale="log")
 
 
 @styled
@@ -89,42 +81,41 @@ def pruning_comparison(outcomes: Sequence[Outcomes]) -> Figure:
 
     Sparsities 0.8, 0.9 and 0.95 halve what is left each time, so they are drawn equally far apart.
     """
-    figure, axes = one_panel()
-    axes.set_xscale("log")
-    _draw(axes, outcomes, "sparsity", place=lambda sparsity: 1 / (1 - sparsity))
-    return _explained(figure, axes)
+    return _drawn(outcomes, "sparsity", scale="log", place=lambda sparsity: 1 / (1 - sparsity))
 
 
-def _draw(
-    axes: Axes, outcomes: Sequence[Outcomes], setting: str, place: Callable[[float], float] = lambda value: value
-) -> None:
+def _drawn(
+    outcomes: Sequence[Outcomes],
+    setting: str,
+    *,
+    scale: str = "linear",
+    place: Callable[[float], float] = lambda value: value,
+) -> Figure:
     """Lines over the values, each drawn at its ``place`` and labelled with itself."""
     from matplotlib.ticker import NullLocator
 
     if not outcomes:
         raise ValueError("there are no outcomes to draw")
+    figure, axes = one_panel()
+    axes.set_xscale(scale)
     for index, one in enumerate(outcomes):
-        colour = COLOURS[index % len(COLOURS)]
         axes.errorbar(
             [place(value) for value in one.values],
             one.perplexities,
             yerr=one.spreads if one.spreads and any(one.spreads) else None,
-            color=colour,
+            color=colour(index),
             marker=MARKERS[index % len(MARKERS)],
             capsize=2,
             elinewidth=0.8,
             label=one.label,
         )
         if one.dense is not None:
-            axes.axhline(one.dense, color=colour, linestyle="--", linewidth=0.9, zorder=1)
+            axes.axhline(one.dense, color=colour(index), linestyle="--", linewidth=0.9, zorder=1)
     if any(one.dense is not None for one in outcomes):
         axes.plot([], [], color="black", linestyle="--", linewidth=0.9, label="dense")
     ticks = sorted({value for one in outcomes for value in one.values})
     axes.set_xticks([place(tick) for tick in ticks], [f"{tick:g}" for tick in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set(xlabel=setting, ylabel="test perplexity")
-
-
-def _explained(figure: Figure, axes: Axes) -> Figure:
     legend_below(figure, axes, 2, last="dense")
     return figure

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from selfish_rnn.analysis.connectivity import degree_shares, density_map
 from selfish_rnn.analysis.names import gate_name, short_names
-from selfish_rnn.analysis.style import COLOURS, COLUMN, GREY, PAGE, legend_below, new_figure, styled
+from selfish_rnn.analysis.style import COLUMN, GREY, PAGE, colour, legend_below, new_figure, styled
 from selfish_rnn.topology import Topology
 
 if TYPE_CHECKING:
@@ -68,14 +68,13 @@ def degree_distributions(topologies: Topologies, *, start: Topologies | None = N
             shares = degree_shares(topology, sent=sent, start=None if start is None else start[name])
             axes.stairs(shares.random, shares.edges, fill=True, color=GREY, alpha=0.3, linewidth=0)
             for gate, found in shares.gates.items():
-                colour = COLOURS[gates.index(gate) % len(COLOURS)]
-                axes.stairs(found, shares.edges, color=colour, linewidth=1.1, baseline=None)
+                axes.stairs(found, shares.edges, color=colour(gates.index(gate)), linewidth=1.1, baseline=None)
             axes.set(yticks=[], ylim=(0, None))
         line[0].set_ylabel(short)
     panels[0][0].set_title("weights received", pad=3)
     panels[0][1].set_title("weights sent", pad=3)
     for index, gate in enumerate(gates):
-        panels[0][0].plot([], [], color=COLOURS[index % len(COLOURS)], label=gate_name(gate))
+        panels[0][0].plot([], [], color=colour(index), label=gate_name(gate))
     panels[0][0].fill_between([], [], color=GREY, alpha=0.3, linewidth=0, label="random start")
     for axes in panels[-1]:
         axes.set_xlabel("weights of a unit")

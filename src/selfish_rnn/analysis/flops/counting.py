@@ -9,7 +9,7 @@ what entered, one for the gradient of the weights.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ from selfish_rnn.analysis.networks import WeightMatrix, weight_matrices
 from selfish_rnn.analysis.watching import first_tensor, watched
 from selfish_rnn.engine import PackedEmbedding
 from selfish_rnn.models import LanguageModel
+from selfish_rnn.text import aligned
 
 _EMBEDDING = (nn.Embedding, PackedEmbedding)
 
@@ -82,10 +83,7 @@ class ModelFlops:
             rows.append((use.name, *cells))
         rows.append(("all", "", f"{self.inference:.3g}", f"{self.training:.3g}"))
         rows.append(("dense", "", f"{self.dense_inference:.3g}", f"{self.dense_training:.3g}"))
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        return "\n".join(
-            "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows
-        )
+        return aligned(rows, right=(1, 2, 3))
 
 
 def flops(model: nn.Module, *inputs: Any) -> ModelFlops:
@@ -107,9 +105,10 @@ def flops(model: nn.Module, *inputs: Any) -> ModelFlops:
     """
     matrices = weight_matrices(model)
     if isinstance(model, LanguageModel):
-        words = 1 if not inputs else inputs[0].numel()
-        uses = [_times(use, words) for use in word_uses(model)]
-        samples = words
+        samples = inputs[0].numel() if inputs else 1
+        uses = [
+            replace(use, products=samples * use.products, lookups=samples * use.lookups) for use in word_uses(model)
+        ]
     else:
         if not inputs:
             raise ValueError("flops needs an example of what the model is called with: flops(model, inputs)")
@@ -129,10 +128,6 @@ def word_uses(model: LanguageModel) -> list[MatrixUse]:
         else:
             uses.append(MatrixUse(name, matrix.size, products=0, lookups=1))
     return uses
-
-
-def _times(use: MatrixUse, factor: float) -> MatrixUse:
-    return MatrixUse(use.name, use.size, use.products * factor, use.lookups * factor)
 
 
 def _observed_uses(

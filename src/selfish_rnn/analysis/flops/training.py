@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from selfish_rnn.analysis.flops.counting import MatrixUse, word_uses
-from selfish_rnn.analysis.gates import WHOLE
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.experiment.small_dense import small_dense
 from selfish_rnn.runs.run import Run
 from selfish_rnn.runs.topologies import TopologyHistory
+from selfish_rnn.topology.gates import WHOLE
 
 WITH_MOMENTUM = ("adam", "momentum-sgd")
 """Optimizers whose momentum a method that goes by it keeps of all positions, at every update."""
@@ -72,11 +72,13 @@ def experiment_flops(experiment: Experiment, vocabulary: int, train_tokens: int)
             f"method {experiment.method.name}: how many units die is known only after a run; give its folder instead "
             "of a preset"
         )
-    plan = _plan(experiment, vocabulary, train_tokens)
+    densities = _planned_densities(experiment, vocabulary, train_tokens)
+    dense_share = _dense_share(experiment, train_tokens)
+    stretches = [Stretch(words / len(densities), each, dense_share) for each in densities]
     note = ""
     if method.rewires and method.redistribution.counts is not None:
         note = "as allocated at the start; the method moves weights between layers"
-    return total_flops(dense, [*plan.stretches(words)], plan.final, sample, note=note)
+    return total_flops(dense, stretches, densities[-1], sample, note=note)
 
 
 def run_flops(run: Run) -> TrainingFlops:
@@ -145,34 +147,18 @@ def total_flops(
     )
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """The densities that an experiment's method gives from rewiring to rewiring."""
-
-    densities: Sequence[Densities]
-    dense_share: float
-
-    @property
-    def final(self) -> Densities:
-        return self.densities[-1]
-
-    def stretches(self, words: float) -> Iterator[Stretch]:
-        for each in self.densities:
-            yield Stretch(words / len(self.densities), each, self.dense_share)
-
-
-def _plan(experiment: Experiment, vocabulary: int, train_tokens: int) -> _Plan:
+def _planned_densities(experiment: Experiment, vocabulary: int, train_tokens: int) -> list[Densities]:
+    """What the experiment's method gives each matrix from rewiring to rewiring."""
     method = experiment.method.build()
     chosen = {each.name: each.shape for each in experiment.model.outline(vocabulary).sparse_matrices()}
     planned = _rewirings(experiment, train_tokens)
     shapes = list(chosen.values())
     moments = range(planned) if method.prunes else range(1)
     counts = (method.counts(shapes, experiment.sparsity, done, planned) for done in moments)
-    densities = [
+    return [
         {name: count / math.prod(shape) for (name, shape), count in zip(chosen.items(), each, strict=True)}
         for each in counts
     ]
-    return _Plan(densities, _dense_share(experiment, train_tokens))
 
 
 def _dense_share(experiment: Experiment, train_tokens: int) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +13,7 @@ from selfish_rnn.analysis.connectivity import degree_shares, density_map
 from selfish_rnn.analysis.names import gate_name, short_names
 from selfish_rnn.analysis.records import EpochRecord, RunRecord
 from selfish_rnn.analysis.report.comparison import Comparison
-
-if TYPE_CHECKING:  # torch takes a second to import
-    from selfish_rnn.topology import Topology
+from selfish_rnn.topology import Topology
 
 MEASURES: dict[str, tuple[str, bool, Callable[[EpochRecord], float]]] = {
     "valid": ("validation perplexity", True, lambda epoch: epoch.valid_perplexity),

@@ -5,19 +5,21 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from selfish_rnn.analysis.gates import with_gates
 from selfish_rnn.analysis.names import gate_name, short_names
+from selfish_rnn.analysis.records import Densities
 from selfish_rnn.analysis.report.comparison import Group
 from selfish_rnn.analysis.report.markup import Cell, Markup, table, tag, together
 from selfish_rnn.analysis.report.sections import Colour, section
+from selfish_rnn.topology.gates import WHOLE
 
-WHOLE = "all"
 POINTS = 40
 """Most points of a small curve."""
 
 
 def gates(groups: Sequence[Group], swatch: Colour) -> Markup | None:
     """A table for each matrix with gates; nothing if there is none."""
-    names = list(dict.fromkeys(name for group in groups for name in _gated(group)))
+    names = list(dict.fromkeys(name for group in groups for name in with_gates(_last(group))))
     if not names:
         return None
     about = tag(
@@ -32,13 +34,14 @@ def gates(groups: Sequence[Group], swatch: Colour) -> Markup | None:
     return section("gates", "Gates", about, tag("div", *tables, class_="matrices"))
 
 
-def _gated(group: Group) -> list[str]:
-    return [name for name, found in group.runs[0].epochs[-1].density.items() if len(found) > 2]
+def _last(group: Group) -> Densities:
+    """The densities at the end of a group's first run."""
+    return group.runs[0].epochs[-1].density
 
 
 def _matrix(name: str, short: str, groups: Sequence[Group], swatch: Colour) -> Markup:
-    having = [group for group in groups if name in group.runs[0].epochs[-1].density]
-    kinds = [gate for gate in having[0].runs[0].epochs[-1].density[name] if gate != WHOLE]
+    having = [group for group in groups if name in _last(group)]
+    kinds = [gate for gate in _last(having[0])[name] if gate != WHOLE]
     rows = [
         [together(swatch(group), group.label), *(_density(group, name, gate) for gate in kinds)] for group in having
     ]

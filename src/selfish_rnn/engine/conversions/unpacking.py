@@ -27,7 +27,7 @@ def unpack(model: Model) -> Model:
     The model is changed in place, and returned; one that is itself a packed module gives way as a whole. A sparsifier
     goes on with masked weights, unless an optimizer has made steps: then unpack a deep copy, or ``detach()`` it first.
     """
-    ruling = list(sparsifiers(model))
+    ruling = sparsifiers(model)
     if any(sparsifier._optimizers for sparsifier in ruling):
         raise RuntimeError(
             "the model is being trained, and unpacking replaces its parameters: unpack copy.deepcopy(model), or call "

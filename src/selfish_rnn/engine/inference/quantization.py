@@ -32,7 +32,7 @@ def quantize(model: Model, *, arithmetic: Literal["int8", "float32"] = "int8", s
     """
     if arithmetic not in ("int8", "float32"):
         raise ValueError(f"arithmetic must be 'int8' or 'float32', got {arithmetic!r}")
-    ruling = list(sparsifiers(model))
+    ruling = sparsifiers(model)
     if any(sparsifier._optimizers for sparsifier in ruling):
         raise RuntimeError("the model is being trained, and quantizing ends that: quantize copy.deepcopy(model)")
     model = pack(model, strict=strict)
