@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import gc
 import json
 import os
 import platform
@@ -100,6 +101,7 @@ def in_children(
     times as long, is a failure, and the next goes on.
     """
     outcome = Outcome(name, seed)
+    settle()
     started, next_try = time.monotonic(), 0
     while next_try < tries and not Patience.over():
         stop = min(next_try + batch, tries)
@@ -159,6 +161,12 @@ def _work(attempt: Callable[[int], str], numbers: range, writer: int, patience: 
             report = {"failed": f"try {number}: {traceback.format_exc()[-LONGEST_MESSAGE:]}"}
         os.write(writer, json.dumps(report).encode() + b"\n")
     os._exit(0)
+
+
+def settle() -> None:
+    """Before processes are forked: runs collect garbage, and need not look at all that is imported each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def wait_for(child: int, longest: float = 900.0) -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from drill import SCRATCH, Outcome, Patience, quiet, source, wait_for
+from drill import SCRATCH, Outcome, Patience, quiet, settle, source, wait_for
 
 from selfish_rnn.engine import available
 from selfish_rnn.errors import UserError
@@ -167,6 +167,7 @@ def _reference(folder: Path, number: int, changes: dict[str, Any]) -> tuple[dict
 def _warm(folder: Path) -> None:
     """Run once in this process: what is imported on the way, forked processes then have."""
     _train(folder / "warm", write_corpus(folder / "texts", train_lines=40), {})
+    settle()
 
 
 def _finish(path: Path, texts: Path, changes: dict[str, Any]) -> None:

@@ -249,7 +249,7 @@ def _changed_tensor(chosen: random.Random, tensor: Tensor) -> Tensor:
         lambda: tensor.expand(3, *tensor.shape),
         lambda: tensor.new_zeros(()).expand(tensor.shape),
         lambda: torch.full_like(tensor, torch.nan) if tensor.is_floating_point() else torch.zeros_like(tensor),
-        lambda: tensor.to_sparse() if tensor.is_floating_point() else tensor,
+        lambda: tensor.to_sparse() if tensor.is_floating_point() and not tensor.is_meta else tensor,
         lambda: tensor.flatten()[1:] if tensor.numel() else tensor,
         lambda: tensor.requires_grad_() if tensor.is_floating_point() else tensor,
     ]

@@ -26,6 +26,7 @@ import file_drill
 import kill_drill
 import operator_drill
 import rank_drill
+import ray_drill
 import setting_drill
 import sweep_drill
 from drill import Outcome, Patience
@@ -40,11 +41,12 @@ DRILLS = {
     "operators": operator_drill.drill,
     "sweep": sweep_drill.drill,
     "ranks": rank_drill.drill,
+    "ray": ray_drill.drill,
 }
 
 LONG = {
     "kill": 300, "signal": 60, "disk": 30, "files": 5000, "settings": 20_000, "corpora": 100, "operators": 5000,
-    "sweep": 40, "ranks": 25,
+    "sweep": 40, "ranks": 25, "ray": 8,
 }  # fmt: skip
 
 

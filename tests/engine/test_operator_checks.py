@@ -124,8 +124,12 @@ def test_a_recurrent_matrix_is_cut_where_its_gates_are() -> None:
     wrong = weights._replace(recurrent_values=uncut.values.detach(), recurrent_index=uncut.index)
     with pytest.raises(ValueError, match=r"gate_rows=\(6, 6, 6, 6\) is needed"):
         operators.recurrent_layer(x, h, h, *wrong, None, None, "lstm", True)
-    with pytest.raises(ValueError, match="unknown cell 'lstn'"):
-        operators.recurrent_layer(x, h, h, *weights, None, None, "lstn", True)
+    for device in ("cpu", "meta"):  # where it runs, and where it is traced
+        with pytest.raises(ValueError, match="unknown cell 'lstn'"):
+            operators.recurrent_layer(x.to(device), h.to(device), h, *weights, None, None, "lstn", True)
+        kept, dy = [x.to(device)] * 5, torch.randn(4, 3, 6)
+        with pytest.raises(ValueError, match="unknown cell 'lstn'"):
+            operators.recurrent_layer_backward(x, *weights, kept, dy, None, None, "lstn", 6, [True] * 7)
 
 
 @pytest.mark.parametrize("chunk", [0, -2, 4])

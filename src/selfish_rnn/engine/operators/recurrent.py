@@ -31,7 +31,7 @@ class Kept(NamedTuple):
         steps, batch, _ = x.shape
         step = panel_floats(batch, 1) * hidden
         return [
-            steps * step * GATES[cell],
+            steps * sum(gate_rows(cell, step)),
             (steps + 1) * step,
             (steps + 1) * step if cell == "lstm" else 0,
             steps * step if cell == "gru" else 0,
@@ -177,7 +177,7 @@ def recurrent_layer_backward(
 @recurrent_layer_backward.register_fake
 def _(x: Tensor, *rest: Any) -> list[Tensor]:
     *_, cell, hidden, needs = rest
-    return common.LayerGradients.empty(x, common.LayerWeights(*rest[:4]), GATES[cell] * hidden, hidden, needs)
+    return common.LayerGradients.empty(x, common.LayerWeights(*rest[:4]), sum(gate_rows(cell, hidden)), hidden, needs)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
