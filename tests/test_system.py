@@ -5,10 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 from selfish_rnn.system import busy, machine, processor
-from selfish_rnn.text import duration
 
 PROGRAM = """
 from selfish_rnn.system import give_back_freed_memory, peak_memory
@@ -34,19 +31,3 @@ def test_the_machine_is_named() -> None:
     assert found["cores"] >= 1
     share = busy(0.01)
     assert share is None or 0 <= share <= 1
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0 s"),
-        (59.4, "59 s"),
-        (59.6, "1 min 00 s"),
-        (185, "3 min 05 s"),
-        (3599.7, "1 h 00 min"),
-        (7830, "2 h 10 min"),
-        (360000, "100 h 00 min"),
-    ],
-)
-def test_durations_as_a_person_says_them(seconds: float, text: str):
-    assert duration(seconds) == text

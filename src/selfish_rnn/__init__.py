@@ -68,37 +68,27 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "NTASGD": "optim",
-    "SNTASGD": "optim",
-    "AveragedModel": "engine",
-    "AveragedSGD": "optim",
-    "IntrinsicSparseStructures": "sparsifier.intrinsic",
-    "SparseTraining": "sparsifier",
-    "Sparsifier": "sparsifier",
-    "UserError": "errors",
-    "deferred_init": "sparsifier.deferred",
-    "flops": "analysis.flops",
-    "gate_densities": "analysis.gates",
-    "load_model": "runs.export",
-    "load_packed": "engine",
-    "pack": "engine",
-    "quantize": "engine",
-    "register_packed": "engine",
-    "save_packed": "engine",
-    "unpack": "engine",
-    "register_cell": "sparsifier.registry",
-    "shrink": "sparsifier.intrinsic",
-    "topology_distance": "analysis.distance",
+    "analysis.distance": ("topology_distance",),
+    "analysis.flops": ("flops",),
+    "analysis.gates": ("gate_densities",),
+    "engine": ("AveragedModel", "load_packed", "pack", "quantize", "register_packed", "save_packed", "unpack"),
+    "errors": ("UserError",),
+    "optim": ("NTASGD", "SNTASGD", "AveragedSGD"),
+    "runs.export": ("load_model",),
+    "sparsifier": ("SparseTraining", "Sparsifier"),
+    "sparsifier.deferred": ("deferred_init",),
+    "sparsifier.intrinsic": ("IntrinsicSparseStructures", "shrink"),
+    "sparsifier.registry": ("register_cell",),
 }
-"""Where a public name comes from, if not from ``topology``."""
+"""Where public names come from, if not from ``topology``."""
 
 
 def __getattr__(name: str) -> Any:
     """A public name, imported when it is first asked for: torch takes seconds, which ``--help`` can do without."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = importlib.import_module(f"{__name__}.{_HOMES.get(name, 'topology')}")
-    globals()[name] = getattr(home, name)
+    home = next((room for room, names in _HOMES.items() if name in names), "topology")
+    globals()[name] = getattr(importlib.import_module(f"{__name__}.{home}"), name)
     return globals()[name]
 
 

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -106,6 +106,22 @@ def replacing(path: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         _sync_folder(path.parent)
+
+
+def lock(file: int | IO[bytes]) -> bool:
+    """Lock what is open, or tell that another process has; the system takes the lock back when this one ends, however.
+
+    On Windows nothing is locked.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def make_folder(folder: Path) -> None:

@@ -50,11 +50,9 @@ def peak_memory() -> float | None:
     The mark is that of its own address space (``VmHWM``) where the system has one. ``ru_maxrss`` would not do on
     Linux: a process started by a large one begins with the mark of the large one.
     """
-    status = Path("/proc/self/status")
-    if status.exists():
-        found = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.MULTILINE)
-        if found:
-            return int(found.group(1)) * 1024 / _MIB
+    told = _told("/proc/self/status", r"^VmHWM:\s+(\d+) kB")
+    if told is not None:
+        return int(told) * 1024 / _MIB
     try:
         import resource
     except ImportError:  # Windows
@@ -72,17 +70,15 @@ def available_memory() -> int | None:
 
 
 def _system_memory() -> int | None:
-    with contextlib.suppress(OSError):
-        found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-        return int(found.group(1)) * 1024 if found else None
-    return None
+    told = _told("/proc/meminfo", r"^MemAvailable:\s+(\d+) kB")
+    return None if told is None else int(told) * 1024
 
 
 def _group_memory() -> int | None:
     with contextlib.suppress(OSError, ValueError):  # a limit of "max" is none
         group = Path("/sys/fs/cgroup")
-        inactive = re.search(r"^inactive_file (\d+)", (group / "memory.stat").read_text(), re.MULTILINE)
-        used = int((group / "memory.current").read_text()) - (int(inactive.group(1)) if inactive else 0)
+        inactive = _told(group / "memory.stat", r"^inactive_file (\d+)")
+        used = int((group / "memory.current").read_text()) - int(inactive or 0)
         return int((group / "memory.max").read_text()) - used
     return None
 
@@ -128,9 +124,13 @@ def _ticks() -> tuple[int, int]:
 
 def processor() -> str:
     """The name its maker gave it, where the system tells."""
-    information = Path("/proc/cpuinfo")
-    if information.exists():
-        found = re.search(r"^model name\s*:\s*(.+)$", information.read_text(), re.MULTILINE)
-        if found:
-            return found.group(1).strip()
-    return platform.processor() or platform.machine()
+    told = _told("/proc/cpuinfo", r"^model name\s*:\s*(.+)$") or ""
+    return told.strip() or platform.processor() or platform.machine()
+
+
+def _told(path: str | Path, pattern: str) -> str | None:
+    """What a line of a file of the system says, where there is one."""
+    with contextlib.suppress(OSError):
+        found = re.search(pattern, Path(path).read_text(), re.MULTILINE)
+        return found.group(1) if found else None
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Collection, Sequence
 
 
@@ -13,6 +14,19 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def spread(values: Sequence[float], digits: int = 2, none: str = "-") -> str:
+    """Mean and standard deviation: ``71.65 ± 0.12``, or the one value there is."""
+    if not values:
+        return none
+    mean = f"{statistics.fmean(values):.{digits}f}"
+    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 run``, ``3 runs``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from selfish_rnn.cli.console import output, plain_table, say
 from selfish_rnn.cli.many_runs import JobsOption, RayOption, RunsDisplay, finish, workers
+from selfish_rnn.text import spread
 
 if TYPE_CHECKING:
     from selfish_rnn.scheduling.sweep import SeedGroup
@@ -59,15 +60,10 @@ def _table(groups: list[SeedGroup]) -> Table:
     table = plain_table(keys, ("valid", "test", "seeds", "weights", "seconds"))
     for group in groups:
         values = (_text(group.settings.get(key)) for key in keys)
-        perplexities = (_perplexity(group, f"{split}_perplexity") for split in ("valid", "test"))
+        perplexities = (spread(group.values(f"{split}_perplexity")) for split in ("valid", "test"))
         rest = (f"{group.mean('active_weights'):,.0f}", f"{group.mean('seconds'):.0f}")
         table.add_row(*values, *perplexities, str(len(group.results)), *rest)
     return table
-
-
-def _perplexity(group: SeedGroup, key: str) -> str:
-    deviation = group.deviation(key)
-    return f"{group.mean(key):.2f}" + (f" ± {deviation:.2f}" if deviation is not None else "")
 
 
 def _text(value: Any) -> str:

@@ -10,6 +10,7 @@ import typer
 
 from selfish_rnn.cli.console import output, say
 from selfish_rnn.errors import UserError
+from selfish_rnn.text import counted
 
 
 def export(
@@ -62,4 +63,4 @@ def report(
     from selfish_rnn.analysis.report import write_report
 
     write_report([read_run(run) for run in runs], out, title=title)
-    typer.echo(f"{out}: {len(runs)} run{'' if len(runs) == 1 else 's'}, {out.stat().st_size / 1024:.0f} KiB")
+    typer.echo(f"{out}: {counted(len(runs), 'run')}, {out.stat().st_size / 1024:.0f} KiB")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from selfish_rnn.files import write_atomically
 from selfish_rnn.reproduce.case import Item
 from selfish_rnn.reproduce.plan import PlannedRun, runs_of_case
+from selfish_rnn.reproduce.results import line_by_line
 from selfish_rnn.reproduce.scales import Scale
 
 Records = list[dict[str, float]]
@@ -51,10 +51,8 @@ class Distances:
 
     def keep(self, pair: Pair, records: Records) -> None:
         run, other = pair
-        content: dict[str, Any] = {"runs": [run.name, *([other.name] if other else [])], "distances": records}
-        lines = ",\n".join(f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items())
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.path(pair), ("{\n" + lines + "\n}\n").encode())
+        content = {"runs": [run.name, *([other.name] if other else [])], "distances": records}
+        write_atomically(self.path(pair), line_by_line(content).encode())
 
     def measure(self, pairs: Sequence[Pair], folder_of: Callable[[PlannedRun], Path], measure: Measure) -> list[Pair]:
         """Measure and keep what is not there yet; return the pairs that could not be measured."""

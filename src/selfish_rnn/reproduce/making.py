@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from selfish_rnn.reproduce.case import Item
@@ -31,6 +32,10 @@ class Workshop:
     def command(self, planned: PlannedRun, threads: int = 1) -> list[str]:
         """What makes a run, or continues it if it was begun."""
         return run_command(self.folder(planned), [*planned.words, f"threads={threads}"], planned.trained)
+
+    def is_done(self, planned: PlannedRun) -> bool:
+        """Whether a run has a result, or is about to have one."""
+        return self.results.of(planned) is not None or is_finished(self.folder(planned))
 
     def work(self, jobs: Sequence[Job], listener: Listener | None = None) -> Progress:
         return run(jobs, self.jobs, listener or self.listener, self.launch)
@@ -62,19 +67,11 @@ def make(planned: Sequence[PlannedRun], workshop: Workshop) -> Progress:
         Job(
             name=one.name,
             folder=workshop.folder(one),
-            command=_later(workshop.command, one),
-            done=_done(one, workshop),
+            command=partial(workshop.command, one),
+            done=partial(workshop.is_done, one),
         )
         for one in planned
     ]
     progress = workshop.work(jobs, keep_finished)
     keep_finished(progress)
     return progress
-
-
-def _later(command: Callable[[PlannedRun], list[str]], planned: PlannedRun) -> Callable[[], list[str]]:
-    return lambda: command(planned)
-
-
-def _done(planned: PlannedRun, workshop: Workshop) -> Callable[[], bool]:
-    return lambda: workshop.results.of(planned) is not None or is_finished(workshop.folder(planned))

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from selfish_rnn.errors import UserError, nearest
+from selfish_rnn.errors import UserError, unknown
 from selfish_rnn.reproduce.case import DENSE, Item
 from selfish_rnn.reproduce.paper import ITEMS
 from selfish_rnn.reproduce.plan import PlannedRun, plan
@@ -33,7 +33,7 @@ def items_named(names: Iterable[str]) -> list[Item]:
     """The items of these names; another name is an error that shows the nearest."""
     for name in names:
         if name not in ITEMS:
-            raise UserError(f"unknown item {name!r}{nearest(name, ITEMS)}; known are {', '.join(ITEMS)}")
+            raise UserError(unknown("item", name, ITEMS))
     return [ITEMS[name] for name in dict.fromkeys(names)]
 
 

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 
 from selfish_rnn.experiment.presets import Settings, build_experiment, read_preset, with_assignments
 from selfish_rnn.experiment.settings import Experiment
-from selfish_rnn.experiment.small_dense import small_dense
+from selfish_rnn.experiment.small_dense import resolve_model
 from selfish_rnn.reproduce.case import DENSE, Case, Item
 from selfish_rnn.reproduce.scales import Scale
 
@@ -61,7 +61,7 @@ class PlannedRun:
 
     def trained(self, vocabulary: int) -> Experiment:
         """The experiment as its run folder tells it: a small dense network with its own widths."""
-        return small_dense(self.experiment, vocabulary) if self.case.method == "small-dense" else self.experiment
+        return resolve_model(self.experiment, vocabulary)
 
     def _network_words(self) -> tuple[str, ...]:
         """Preset and changes of the scale; those made for averaging optimizers only where there is one."""

@@ -52,9 +52,13 @@ class Result:
     operations: list[float] | None = None
 
     def to_json(self) -> str:
-        """One line for each part, so that a change is easy to see."""
-        lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in dataclasses.asdict(self).items()]
-        return "{\n" + ",\n".join(lines) + "\n}\n"
+        return line_by_line(dataclasses.asdict(self))
+
+
+def line_by_line(content: Mapping[str, Any]) -> str:
+    """JSON with a line for each part, so that a change is easy to see."""
+    lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in content.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 class Results:
@@ -93,7 +97,6 @@ class Results:
         """Write a result to the folder of the first item that needs it."""
         owner = next(name for name, item in ITEMS.items() if run.case in item.cases)
         path = self.folder / owner / f"{run.name.replace('/', '-')}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, result.to_json().encode())
         self._read[result.run] = result
         return path

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from selfish_rnn.errors import UserError, nearest
+from selfish_rnn.errors import UserError, unknown
 
 TIMED = ("rescale=true", "epochs=20", "optimizer.nonmono=2")
 """Changes for runs that end by the clock: prune rate and averaging have to fit in hours, not days."""
@@ -132,5 +132,5 @@ SCALES: dict[str, Scale] = {scale.name: scale for scale in (TINY, SMALL, MEDIUM,
 def scale_named(name: str) -> Scale:
     """The scale of a name; another name is an error that shows the nearest."""
     if name not in SCALES:
-        raise UserError(f"unknown scale {name!r}{nearest(name, SCALES)}; known are {', '.join(SCALES)}")
+        raise UserError(unknown("scale", name, SCALES))
     return SCALES[name]

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,8 @@ def make_timed(planned: Sequence[PlannedRun], workshop: Workshop, budget: float)
             Job(
                 name=one.name,
                 folder=workshop.folder(one),
-                command=lambda one=one: workshop.command(one, threads),  # type: ignore[misc]
-                done=lambda one=one: is_finished(workshop.folder(one)),  # type: ignore[misc]
+                command=partial(workshop.command, one, threads),
+                done=partial(is_finished, workshop.folder(one)),
                 limit=target - clocks[one.name].seconds,
             )
             for one in left

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from selfish_rnn.corpora import Corpus, Vocabulary
 from selfish_rnn.errors import UserError
-from selfish_rnn.files import is_partial, load_tensors, remove_partial, write_atomically, write_json
+from selfish_rnn.files import is_partial, load_tensors, lock, remove_partial, write_atomically, write_json
 from selfish_rnn.runs.checkpoints import WRONG_CONTENT, CheckpointStore
 from selfish_rnn.runs.logs import MetricsLog
 
@@ -82,17 +82,13 @@ class RunFolder:
 
         The lock is on the folder itself, so that it is there before any file is.
         """
-        try:
-            import fcntl
-        except ImportError:  # not on Windows
+        if os.name == "nt":  # which opens no folders
             yield
             return
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(f"another process is training the run in {self.path}; wait for it to end") from None
+            if not lock(descriptor):
+                raise UserError(f"another process is training the run in {self.path}; wait for it to end")
             remove_partial(self.path)
             yield
         finally:

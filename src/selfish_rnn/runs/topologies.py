@@ -33,8 +33,6 @@ from selfish_rnn.runs.topology_coding import (
 )
 from selfish_rnn.topology import Rewiring, Topology
 
-"""The name of the file in the folder of a run."""
-
 MARK = b"SRNN-TOP"
 _FRAME = struct.Struct("<QI")
 

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Protocol
 
+from selfish_rnn.files import lock
+
 SELFISH_RNN = (sys.executable, "-m", "selfish_rnn")
 """The command line of this very installation, in another process."""
 
@@ -219,30 +221,17 @@ class _Scheduler:
         """Start a job, unless another scheduler was faster."""
         job.log.parent.mkdir(parents=True, exist_ok=True)
         with open(job.log, "ab") as log:
-            if not _lock(log):
+            if not lock(log):
                 return False
             # The process inherits the locked file, so the lock lasts as long as the process, whatever happens here.
             self._workers.append(_Worker(job, self._launch(job, log), time.monotonic()))
             return True
 
 
-def _lock(file: IO[bytes]) -> bool:
-    """Lock an open file, or tell that another process has."""
-    try:
-        import fcntl
-    except ImportError:  # not on Windows
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _is_locked(path: Path) -> bool:
     try:
         with open(path, "rb") as file:
-            return not _lock(file)
+            return not lock(file)
     except FileNotFoundError:
         return False
 

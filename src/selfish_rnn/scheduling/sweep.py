@@ -144,12 +144,12 @@ class SeedGroup:
     settings: Mapping[str, Any]
     results: Sequence[Mapping[str, Any]]
 
-    def mean(self, key: str) -> float:
-        return statistics.fmean(result[key] for result in self.results)
+    def values(self, key: str) -> list[float]:
+        """What the runs came to, one after the other."""
+        return [result[key] for result in self.results]
 
-    def deviation(self, key: str) -> float | None:
-        """The standard deviation over seeds; none with a single one."""
-        return statistics.stdev(result[key] for result in self.results) if len(self.results) > 1 else None
+    def mean(self, key: str) -> float:
+        return statistics.fmean(self.values(key))
 
 
 def seeds_together(results: Sequence[Mapping[str, Any]]) -> list[SeedGroup]:

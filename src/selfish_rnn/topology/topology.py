@@ -44,6 +44,11 @@ class Topology:
             raise ValueError(f"gates of {self.gates.rows} rows do not fit a matrix of shape {self.shape}")
 
     @classmethod
+    def plain(cls, shape: Sequence[int], positions: Tensor) -> Topology:
+        """Of a matrix without gates."""
+        return cls(tuple(shape), GateLayout.single(shape[0]), positions)
+
+    @classmethod
     def random(cls, shape: tuple[int, ...], gates: GateLayout, count: int, generator: torch.Generator) -> Topology:
         """``count`` positions drawn uniformly from the whole matrix."""
         return cls(shape, gates, sample(math.prod(shape), count, generator))
@@ -68,7 +73,7 @@ class Topology:
         pieces = _pieces(bits.to(torch.uint8).cpu().numpy())
         found = np.concatenate([np.flatnonzero(np.unpackbits(piece)) + 8 * first for first, piece in pieces])
         positions = torch.from_numpy(found[: np.searchsorted(found, size)])
-        return cls(shape, gates or GateLayout.single(shape[0]), positions)
+        return cls.plain(shape, positions) if gates is None else cls(shape, gates, positions)
 
     def to_bits(self) -> Tensor:
         """The mask as a flat uint8 tensor of one bit per position, for saving."""
@@ -89,7 +94,7 @@ class Topology:
         positions, size = saved.to("cpu", torch.int64), math.prod(shape)
         if len(positions) and (positions[0] < 0 or positions[-1] >= size or (positions.diff() <= 0).any()):
             raise ValueError(f"these positions are none of a matrix of shape {shape}, in their order")
-        return cls(shape, gates or GateLayout.single(shape[0]), positions)
+        return cls.plain(shape, positions) if gates is None else cls(shape, gates, positions)
 
     def to_saved(self) -> Tensor:
         """What exists as a flat tensor, the smaller of two: :meth:`to_bits`, or the positions.
@@ -149,7 +154,7 @@ class Topology:
         for count in rows:
             start, stop = first * columns, (first + count) * columns
             inside = self.positions[self.within(Span(start, stop))] - start
-            yield Topology((count, *self.shape[1:]), GateLayout.single(count), inside)
+            yield Topology.plain((count, *self.shape[1:]), inside)
             first += count
 
     def joined(self, grown: Tensor) -> Topology:

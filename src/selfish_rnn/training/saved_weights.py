@@ -20,7 +20,7 @@ from selfish_rnn.engine.packed_weight import PackedWeight, packed_weights
 from selfish_rnn.engine.packing import put_packed
 from selfish_rnn.errors import UserError
 from selfish_rnn.sparsifier.weights import SparseWeight
-from selfish_rnn.topology import GateLayout, Topology
+from selfish_rnn.topology import Topology
 
 MASK = ".mask"
 
@@ -173,7 +173,7 @@ def with_masks(sparsifier: Mapping[str, Any], saved: Mapping[str, Tensor]) -> di
 
 
 def _every_position(shape: Sequence[int]) -> Tensor:
-    return Topology(tuple(shape), GateLayout.single(shape[0]), torch.arange(math.prod(shape))).to_saved()
+    return Topology.plain(shape, torch.arange(math.prod(shape))).to_saved()
 
 
 def _names(optimizer: Optimizer, model: nn.Module) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from selfish_rnn.analysis.records import RunRecord
 from selfish_rnn.experiment.comparison import flat
+from selfish_rnn.text import counted, spread
 
 ASIDE = ("seed", "checkpoint_every")
 """Settings in which runs of one group may differ."""
@@ -78,13 +79,7 @@ class Comparison:
 
 def outcome(group: Group) -> str:
     """``46.9 ± 0.3 (3 seeds)``."""
-    count = len(group.perplexities)
-    return f"{mean_and_spread(group)} ({count} seed{'s' if count != 1 else ''})"
-
-
-def mean_and_spread(group: Group) -> str:
-    """``46.9 ± 0.3``, or the mean alone of a single seed."""
-    return f"{group.mean:.2f}" + ("" if group.spread is None else f" ± {group.spread:.2f}")
+    return f"{spread(group.perplexities)} ({counted(len(group.perplexities), 'seed')})"
 
 
 def _certainty(best: Group, second: Group, gap: float) -> str:

@@ -21,7 +21,8 @@ from selfish_rnn.analysis.report.gates import gates
 from selfish_rnn.analysis.report.markup import Markup, tag, together
 from selfish_rnn.analysis.style import COLOURS
 from selfish_rnn.errors import UserError
-from selfish_rnn.files import clear_write_errors, write_atomically
+from selfish_rnn.files import write_atomically
+from selfish_rnn.text import counted
 
 SCRIPTS = ("elements", "curves", "topologies", "page")
 """In the order in which they need each other."""
@@ -39,11 +40,7 @@ def write_report(records: Sequence[RunRecord], path: str | Path, *, title: str |
 
         write_report([read_run(folder) for folder in folders], "report.html")
     """
-    text = report_html(records, title=title)
-    out = Path(path)
-    with clear_write_errors(out):
-        out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, text.encode())
+    write_atomically(Path(path), report_html(records, title=title).encode())
 
 
 def report_html(records: Sequence[RunRecord], *, title: str | None = None) -> str:
@@ -141,13 +138,9 @@ def _about(records: Sequence[RunRecord], groups: Sequence[Group]) -> str:
     done = "all finished" if finished == len(records) else f"{finished} finished"
     spent = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
     return (
-        f"{_count(len(records), 'run')}, {done}; {_count(len(groups), 'setting')}, {_count(seeds, 'seed')}; "
+        f"{counted(len(records), 'run')}, {done}; {counted(len(groups), 'setting')}, {counted(seeds, 'seed')}; "
         f"{spent} of training"
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _json(data: Any) -> str:

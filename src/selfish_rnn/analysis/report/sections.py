@@ -9,10 +9,11 @@ from typing import Any
 from selfish_rnn.analysis.flops import TrainingFlops, run_flops
 from selfish_rnn.analysis.records import RunRecord
 from selfish_rnn.analysis.report.commands import command_of
-from selfish_rnn.analysis.report.comparison import ASIDE, Comparison, Group, differing, mean_and_spread
+from selfish_rnn.analysis.report.comparison import ASIDE, Comparison, Group, differing
 from selfish_rnn.analysis.report.markup import NOTHING, Cell, Markup, duration, number, table, tag, together
 from selfish_rnn.experiment.comparison import flat
 from selfish_rnn.runs.run import Run
+from selfish_rnn.text import spread
 
 Colour = Callable[[Group], Markup]
 
@@ -48,7 +49,7 @@ def _ranking(comparison: Comparison, swatch: Colour) -> Markup:
         rows.append(
             [
                 together(swatch(group), group.label),
-                Cell(NOTHING if group.mean is None else mean_and_spread(group), group.mean),
+                Cell(spread(group.perplexities, none=NOTHING), group.mean),
                 Cell(len(group.perplexities), len(group.perplexities)),
                 _strip(group.perplexities, everything) if group.perplexities else "not finished",
                 number(None if group.mean is None or best is None else group.mean - best),

@@ -80,7 +80,6 @@ def render_documents(folder: Path, root: Path) -> list[Path]:
 def render_item(item: Item, findings: Findings) -> list[Path]:
     """Write an item's table beside its results, and its figures where they can be drawn."""
     folder = findings.results.folder / item.name
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / "table.md"
     write_atomically(path, (item_text(item, findings) + "\n").encode())
     return [path, *draw(item, findings, folder)]

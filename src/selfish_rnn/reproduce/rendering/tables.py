@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterable, Sequence
 
 from selfish_rnn.reproduce.case import Item, Row
@@ -10,6 +9,7 @@ from selfish_rnn.reproduce.distances import Distances, pairs_of
 from selfish_rnn.reproduce.plan import runs_of_case
 from selfish_rnn.reproduce.results import LARGE, Result, Results
 from selfish_rnn.reproduce.scales import Scale
+from selfish_rnn.text import spread
 
 NONE = "-"
 
@@ -42,14 +42,6 @@ def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]], text: int =
     """
     lines = [f"| {' | '.join(headings)} |", f"|{'---|' * text}{'---:|' * (len(headings) - text)}"]
     return "\n".join([*lines, *(f"| {' | '.join(cells)} |" for cells in rows)])
-
-
-def spread(values: Sequence[float], digits: int = 2) -> str:
-    """Mean and standard deviation: ``71.65 ± 0.12``, or the one value there is."""
-    if not values:
-        return NONE
-    mean = f"{statistics.fmean(values):.{digits}f}"
-    return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
 
 def label_of(row: Row) -> str:
