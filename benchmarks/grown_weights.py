@@ -23,16 +23,18 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Adam, AdamW
+from torch import Tensor
+from torch.optim import Adam, AdamW, Optimizer
 
+from selfish_rnn.engine import PackedWeight
 from selfish_rnn.experiment.presets import build_experiment, read_preset
 from selfish_rnn.runs.run import Run
-from selfish_rnn.sparsifier import optimizer_state, weights
+from selfish_rnn.sparsifier import optimizer_state
 from selfish_rnn.training import optimizers
 
 SEEDS = (1, 2, 3)
@@ -81,27 +83,33 @@ class AgedAdam(Adam):
                 parameter.addcdiv_(mean, length, value=-group["lr"])
 
 
-def mean_of_rows(optimizer: Any, parameter: nn.Parameter, positions: Tensor, kept: Tensor | None = None) -> None:
-    """As ``reset_state``, with the second moment at the mean over the surviving weights of the row."""
-    optimizer_state.reset_state(optimizer, parameter, positions, kept)
-    moment = optimizer.state.get(parameter, {}).get("exp_avg_sq")
-    if kept is None or moment is None:
-        return
-    columns, flat = parameter.shape[1], moment.view(-1)
-    counts = torch.zeros(len(parameter)).index_add_(0, kept // columns, torch.ones(len(kept)))
-    sums = torch.zeros(len(parameter)).index_add_(0, kept // columns, flat[kept])
-    rows = positions // columns
-    flat[positions] = torch.where(counts[rows] > 0, sums[rows] / counts[rows], flat[positions])
+def with_means_of_rows(rewire: Any) -> Any:
+    """``PackedWeight.rewire``, with second moments at the mean over the surviving weights of the row."""
+
+    @torch.no_grad()
+    def rewired(weight: PackedWeight, removed: Tensor, grown: Tensor, optimizers: Sequence[Optimizer] = ()) -> None:
+        rewire(weight, removed, grown, optimizers)
+        positions, places = weight.sorted()
+        rows, fresh = positions // weight.shape[1], torch.isin(positions, grown)
+        for optimizer in optimizers:
+            moment = optimizer.state[weight.values]["exp_avg_sq"]
+            found = moment[places]
+            counts = torch.zeros(weight.shape[0]).index_add_(0, rows, (~fresh).float())
+            sums = torch.zeros(weight.shape[0]).index_add_(0, rows[~fresh], found[~fresh])
+            means = torch.where(counts[rows] > 0, sums[rows] / counts[rows], found)
+            moment[places[fresh]] = means[fresh]
+
+    return rewired
 
 
 def run(case: str) -> dict[str, Any]:
     name, beta, rest = case.split("-", 2)
     method, rule, seed = rest.rsplit("-", 2)
-    masked = rule == "row" or method in ("snfs", "dense")
+    masked = method in ("snfs", "dense")
     if rule in ("zero", "age"):
         optimizer_state.SECOND_MOMENTS = frozenset()
     if rule == "row":
-        weights.reset_state = mean_of_rows  # type: ignore[attr-defined]
+        PackedWeight.rewire = with_means_of_rows(PackedWeight.rewire)  # type: ignore[method-assign]
     optimizers._OPTIMIZERS["adam"] = AdamW if name == "adamw" else AgedAdam if rule == "age" else Adam
     settings = read_preset("quickstart")[0] | {
         "method": method,

@@ -57,8 +57,8 @@ def test_every_committed_result_can_be_read(folder: Path) -> None:
         ("config.yaml", None, "it has no config.yaml"),
         ("config.yaml", "a: [", "is not valid YAML"),
         ("config.yaml", "- 1", "must hold keys and values"),
-        ("metrics.jsonl", None, "is missing"),
-        ("metrics.jsonl", "", "no finished epoch"),
+        ("metrics.jsonl", None, "has no epochs of a finished run"),
+        ("metrics.jsonl", "", "has no epochs of a finished run"),
         ("metrics.jsonl", "{oops\n", "line 1"),
         ("metrics.jsonl", '{"epoch": 1}\n', "line 1 of .* has no number for step"),
         ("corpus.json", "{", "is not valid JSON"),
@@ -74,6 +74,14 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path, file: str, text: st
     with pytest.raises(UserError, match=message) as raised:
         read_run(folder)
     assert str(folder) in str(raised.value)
+
+
+def test_a_run_in_its_first_epoch_says_how_it_goes_on(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "one", record())
+    (folder / "metrics.jsonl").unlink()
+    (folder / "summary.json").unlink()
+    with pytest.raises(UserError, match=r"no epoch of .* is finished yet: selfish-rnn resume .*one, or leave"):
+        read_run(folder)
 
 
 def test_reading_changes_nothing(tmp_path: Path) -> None:

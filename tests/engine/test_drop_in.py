@@ -11,7 +11,7 @@ from packed_cases import assert_close, assert_same_gradient, matrix, needs_kerne
 from torch import nn
 
 from selfish_rnn import Sparsifier
-from selfish_rnn.engine import PackedEmbedding, PackedLinear, PackedWeight, pack
+from selfish_rnn.engine import PackedEmbedding, PackedLinear, PackedWeight, linear_cross_entropy, pack
 from selfish_rnn.models.cells.highway import HighwayCell
 from selfish_rnn.models.cells.ordered_neurons import OrderedNeuronsCell
 
@@ -181,3 +181,37 @@ def test_a_bidirectional_tagger_has_the_same_losses_packed_and_masked() -> None:
                 losses[name].append(loss.item())
             sparsifier.rewire()
     assert losses["packed"] == pytest.approx(losses["masked"], rel=1e-4)
+
+
+SECOND: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "linear": (nn.Linear(6, 4), (3, 6)),
+    "embedding": (nn.Embedding(6, 4), ()),
+    "lstm": (nn.LSTM(6, 4), (2, 3, 6)),
+    "highway": (HighwayCell(6, 4, 2), (2, 3, 6)),
+    "ordered neurons": (OrderedNeuronsCell(6, 4, 2), (2, 3, 6)),
+}
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_second_derivatives_are_refused(name: str) -> None:
+    dense, shape = copy.deepcopy(SECOND[name])
+    Sparsifier(dense, sparsity=0.5, rewirings=1).detach()
+    layer = pack(dense)
+    states = [torch.zeros(3, 4)] * {"highway": 1, "ordered neurons": 2}.get(name, 0)
+    x = torch.randn(shape) if shape else torch.tensor([1, 2])
+    output = layer(x, *states)
+    values = next(parameter for key, parameter in layer.named_parameters() if key.endswith("values"))
+    loss = (output if isinstance(output, torch.Tensor) else output[0]).square().sum()
+    (gradient,) = torch.autograd.grad(loss, values, create_graph=True)
+    with pytest.raises(RuntimeError, match="the packed engine has no second derivatives"):
+        gradient.square().sum().backward()
+
+
+def test_second_derivatives_of_the_loss_are_refused() -> None:
+    weight, bias = PackedWeight.from_dense(matrix(9, 6, 0.5, 0)), torch.zeros(9, requires_grad=True)
+    x = torch.randn(4, 6, requires_grad=True)
+    loss = linear_cross_entropy(x, weight, bias, torch.tensor([1, 8, 0, 1]))
+    for gradient in torch.autograd.grad(loss, (x, weight.values, bias), create_graph=True):
+        with pytest.raises(RuntimeError, match="the packed engine has no second derivatives"):
+            # with a second way to x, on which a derivative of zero would not be noticed
+            (gradient.square().sum() + x.sum()).backward(retain_graph=True)

@@ -149,6 +149,35 @@ def test_trace_and_export_after_unpacking() -> None:
     assert_close(exported.module()(tokens()), want)
 
 
+@pytest.mark.filterwarnings("ignore")  # of the exporter, about its own ways
+def test_onnx_after_unpacking(tmp_path: Path) -> None:
+    """By the exporter that needs no package but onnx; onnxruntime says whether it is the same model."""
+    pytest.importorskip("onnx")
+    runtime = pytest.importorskip("onnxruntime")
+
+    class Scores(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = nn.LSTM(6, 8, 2, batch_first=True, bidirectional=True)
+            self.output = nn.Linear(16, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.output(self.rnn(x)[0])
+
+    model = Scores().eval()
+    Sparsifier(model, sparsity=0.7, rewirings=1)
+    pack(model, strict=True)
+    x, other = torch.randn(3, 5, 6, generator=seeded(0)), torch.randn(2, 9, 6, generator=seeded(1))
+    want = [model(given) for given in (x, other)]
+    file = tmp_path / "scores.onnx"
+    torch.onnx.export(
+        unpack(model), (x,), file, dynamo=False, input_names=["x"], dynamic_axes={"x": {0: "batch", 1: "time"}}
+    )
+    session = runtime.InferenceSession(file)
+    for given, expected in zip((x, other), want, strict=True):
+        assert_close(torch.from_numpy(session.run(None, {"x": given.numpy()})[0]), expected)
+
+
 # Files
 
 

@@ -210,6 +210,27 @@ def test_auto_measures(texts: Path) -> None:
     assert "short measurement" in (choice.reason or "")
 
 
+@pytest.mark.parametrize(
+    ("times", "engine", "said"),
+    [
+        ([4.0, 2.0], "packed", "2.0 times as fast as masked"),  # clear at once
+        ([3.6, 4.0, 4.0, 2.0], "packed", "1.8 times"),  # packed was slowed down the first time
+        ([4.0, 3.9, 4.0, 3.9, 3.9, 3.9], "masked", "packed is 1.0 times"),
+        ([2.0, 4.0, 2.0, 4.0, 2.0, 4.0], "masked", "packed is 0.5 times"),
+    ],
+)
+def test_auto_does_not_decide_on_one_noisy_measurement(
+    times: list[float], engine: str, said: str, texts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = iter(times)
+    asked = []
+    monkeypatch.setattr(engines, "_seconds", lambda *arguments: asked.append(arguments[2]) or next(left))
+    choice = choose_engine(tiny_experiment(texts, engine="auto"), 30)
+    assert choice.engine == engine
+    assert said in (choice.reason or "")
+    assert asked == ["masked", "packed"] * (len(times) // 2)
+
+
 def test_without_kernels_auto_is_masked_and_packed_is_refused(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "available", lambda: False)
     choice = choose_engine(tiny_experiment(texts, engine="auto"), 30)

@@ -329,6 +329,17 @@ def test_a_loss_that_is_a_tensor_is_kept_as_a_number() -> None:
 
 
 @BOTH
+def test_hooks_of_users_see_the_trigger_in_the_state(kind: type[AveragedSGD]) -> None:
+    _, optimizer = model_and_optimizer(kind, averaging=False)
+    seen = []
+    optimizer.register_state_dict_post_hook(lambda _, state: seen.append(copy.deepcopy(state["param_groups"])))
+    optimizer.observe(3.0)
+    assert seen == [optimizer.state_dict()["param_groups"]]
+    assert seen[0][0]["trigger"] == {"fired": False, "losses": [3.0]}
+    assert all("trigger" not in group for group in optimizer.param_groups)
+
+
+@BOTH
 def test_repr_shows_when_averaging_starts(kind: type[AveragedSGD]) -> None:
     _, optimizer = model_and_optimizer(kind, averaging=False, nonmono=7)
     assert repr(optimizer).endswith("weight_decay: 0.0\nnonmono: 7, averaging: False\n)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -124,6 +125,30 @@ def test_a_root_module_whose_packed_form_was_dropped_is_noticed(held: bool) -> N
         optimizer.step()
 
 
+@needs_kernels
+def test_a_root_module_whose_packed_form_was_dropped_is_noticed_at_a_rewiring() -> None:
+    """Also by who makes steps without an optimizer of torch."""
+    model = nn.LSTM(8, 16)
+    sparsifier = Sparsifier(model, sparsity=0.67, rewirings=10)
+    packed = engine.pack(model)
+    sparsifier.rewire()
+    del packed
+    with pytest.raises(RuntimeError, match=r"use what pack returns, model = pack\(model\)"):
+        sparsifier.rewire()
+    del model  # nothing is left to train
+    sparsifier.rewire()
+
+
+@needs_kernels
+def test_a_packed_layer_that_is_replaced_is_noticed_at_a_rewiring() -> None:
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.67, rewirings=10)
+    engine.pack(model)
+    model.decoder = nn.Linear(5, 3)
+    with pytest.raises(RuntimeError, match=r"decoder\.weight of the model is no longer"):
+        sparsifier.rewire()
+
+
 # Frozen weights
 
 
@@ -222,6 +247,27 @@ def test_a_model_of_convolutions_is_told_how_to_name_them(kind: type[nn.Conv1d] 
     with pytest.raises(ValueError, match=rf"say include=nn\.{kind.__name__}$"):
         Sparsifier(model, sparsity=0.5, rewirings=2)
     assert Sparsifier(model, sparsity=0.5, rewirings=2, include=kind).active_weights > 0
+
+
+def test_a_model_whose_weights_are_all_parametrized_is_told_so() -> None:
+    with pytest.raises(ValueError, match=r"weight norm, make its weights of others; .*remove_parametrizations"):
+        Sparsifier(nn.utils.parametrizations.weight_norm(nn.Linear(8, 16)), sparsity=0.5, rewirings=2)
+
+
+def test_weights_that_stay_dense_unasked_are_told_of_where_they_are_the_most() -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Conv1d(8, 16, 3), nn.Flatten(), nn.Linear(16, 4))
+
+    with pytest.warns(UserWarning, match=r"384 weights of the model stay dense, those of Conv1d; only 64 positions"):
+        Sparsifier(model(), sparsity=0.5, rewirings=2)
+    frozen = model()
+    frozen.requires_grad_(False)[2].requires_grad_(True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Sparsifier(model(), sparsity=0.5, rewirings=2, exclude=nn.Conv1d)
+        Sparsifier(model(), sparsity=0.5, rewirings=2, include=nn.Linear)
+        Sparsifier(frozen, sparsity=0.5, rewirings=2)
+        Sparsifier(nn.TransformerEncoderLayer(16, 2, 64), sparsity=0.5, rewirings=2)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import signal
 import tempfile
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -18,22 +18,34 @@ from selfish_rnn import METHODS, Sparsifier, engine
 
 pytestmark = pytest.mark.slow
 
-REWIRING = [name for name, method in METHODS.items() if method.rewires or method.prunes]
+OPTIMIZERS: dict[str, Any] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.5),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.5, momentum=0.9),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=0.05),
+}
 
 
-Case = tuple[str, bool, tuple[int | None, int | None]]
-"""A method, whether it is packed, and the seed of each rank."""
+class Case(NamedTuple):
+    """A method, its engine and optimizer, and the seed of each rank."""
+
+    method: str
+    packed: bool = False
+    optimizer: str = "sgd"
+    seeds: tuple[int | None, int | None] = (1, 1)
+
+    def __str__(self) -> str:
+        return f"{self.method}-{'packed' if self.packed else 'masked'}-{self.optimizer}"
 
 
-def train(rank: int, method: str, packed: bool, seed: int | None) -> Any:
+def train(rank: int, case: Case) -> Any:
     """The masks after each of three rewirings, the last weights and their number, or what went wrong."""
     torch.manual_seed(7)
     model = Classifier()
-    sparsifier = Sparsifier(model, sparsity=0.6, method=method, prune_rate=0.5, rewirings=4, seed=seed)
-    if packed:
+    sparsifier = Sparsifier(model, sparsity=0.6, method=case.method, prune_rate=0.5, rewirings=4, seed=case.seeds[rank])
+    if case.packed:
         engine.pack(model)
     parallel = nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.5, momentum=0.9 if method == "snfs" else 0.0)
+    optimizer = OPTIMIZERS[case.optimizer](parallel.parameters())
     torch.manual_seed(rank)  # other data on each rank
     masks = []
     try:
@@ -57,17 +69,19 @@ def work(rank: int, store: str, cases: list[Case], outcome: Any) -> None:
         "gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=timedelta(seconds=60)
     )
     for case in cases:
-        method, packed, seeds = case
-        outcome[case, rank] = train(rank, method, packed, seeds[rank])
+        outcome[case, rank] = train(rank, case)
     distributed.destroy_process_group()
 
 
-PARTING: Case = ("selfish", False, (1, 2))
-WITHOUT_SEED: Case = ("set", False, (None, None))
-CASES: list[Case] = [
-    *((method, False, (1, 1)) for method in REWIRING),
-    *((method, True, (1, 1)) for method in REWIRING if engine.available() and method != "snfs"),
-    WITHOUT_SEED,
+PARTING = Case("selfish", seeds=(1, 2))
+PACKED = [name for name in METHODS if name != "snfs"] if engine.available() else []  # pack refuses it
+CASES = [
+    *(Case(method) for method in METHODS),  # SNFS grows by the gradient, as it has no momentum
+    *(Case(method, packed=True) for method in PACKED),
+    Case("snfs", optimizer="momentum"),
+    Case("snfs", optimizer="adam"),
+    *(Case(method, packed, "adam") for method in ("rigl", "dsr") for packed in {False, method in PACKED}),
+    Case("set", seeds=(None, None)),
 ]
 
 
@@ -98,6 +112,7 @@ def test_ranks_keep_one_topology(outcomes: dict[tuple[Case, int], Any], case: Ca
     (masks, weights, exact), (other_masks, other_weights, _) = outcomes[case, 0], outcomes[case, 1]
     assert len(masks) == 3
     assert masks == other_masks
+    assert (masks[0] != masks[2]) == (METHODS[case.method].rewires or METHODS[case.method].prunes)
     assert exact
     torch.testing.assert_close(weights, other_weights)
 

@@ -14,7 +14,6 @@ from selfish_rnn.experiment.model_settings import MODEL_SETTINGS
 from selfish_rnn.experiment.presets import read_config
 from selfish_rnn.files import read_json
 from selfish_rnn.runs.folder import RunFolder
-from selfish_rnn.runs.logs import MetricsLog
 from selfish_rnn.topology import Topology
 from selfish_rnn.training.saved_weights import MASK
 
@@ -121,7 +120,7 @@ def read_run(path: str | Path) -> RunRecord:
     return RunRecord(
         name=folder.path.resolve().name,
         settings=read_config(folder.config),
-        epochs=_epochs(folder.metrics),
+        epochs=_epochs(folder),
         corpus=read_json(folder.corpus) if folder.corpus.exists() else {},
         summary=_summary(folder.summary),
         path=folder.path,
@@ -138,13 +137,13 @@ def _summary(path: Path) -> dict[str, Any] | None:
     return summary
 
 
-def _epochs(metrics: MetricsLog) -> tuple[EpochRecord, ...]:
-    if not metrics.path.exists():
-        raise UserError(f"{metrics.path} is missing: restore it from a copy, or train the run again")
-    lines = metrics.read()
+def _epochs(folder: RunFolder) -> tuple[EpochRecord, ...]:
+    path, lines = folder.metrics.path, folder.metrics.read()
+    if not lines and folder.summary.exists():
+        raise UserError(f"{path} has no epochs of a finished run: restore it from a copy, or train the run again")
     if not lines:
-        raise UserError(f"{metrics.path} has no finished epoch yet: wait for the first, or leave this run out")
-    return tuple(_epoch(line, number, metrics.path) for number, line in enumerate(lines, start=1))
+        raise UserError(f"no epoch of {folder.path} is finished yet: {folder.resume_command}, or leave it out")
+    return tuple(_epoch(line, number, path) for number, line in enumerate(lines, start=1))
 
 
 _NUMBERS = ("epoch", "step", "train_perplexity", "valid_perplexity", "seconds")

@@ -60,7 +60,7 @@ def pack(model: Model, *, strict: bool = False) -> Model:
         _logger.warning("pack leaves these modules with sparse weights as they are:\n%s", _lines(left))
     parameters = dict(model.named_parameters())
     packed = packing.run(model)
-    packing.replace_weights(packed, make_deferred(packed))
+    packing.replace_weights(packed, make_deferred(packed), model)
     mark_replaced(model, parameters, packed)
     return packed
 
@@ -111,7 +111,7 @@ class _Packing:
                     setattr(module, name, self._module(child))
         return model
 
-    def replace_weights(self, model: nn.Module, made: Mapping[int, nn.Parameter]) -> None:
+    def replace_weights(self, model: nn.Module, made: Mapping[int, nn.Parameter], before: nn.Module) -> None:
         """Tell the sparsifiers; ``made`` are, by their ids, the deferred parameters that are not packed."""
 
         def convert(weight: SparseWeight) -> SparseWeight:
@@ -120,7 +120,7 @@ class _Packing:
                 return packed.sparse_weight(weight.name, weight.gates)
             return weight.masked(made[id(weight.parameter)]) if isinstance(weight, DeferredWeight) else weight
 
-        tell_sparsifiers(self._sparsifiers, model, convert)
+        tell_sparsifiers(self._sparsifiers, model, convert, before)
 
     def _shared_with_others(self, model: nn.Module) -> set[int]:
         """Weights that a module also uses that stays as it is: those of all their modules stay too."""
@@ -214,11 +214,14 @@ def sparsifiers(model: nn.Module) -> list[Sparsifier]:
 
 
 def tell_sparsifiers(
-    told: Sequence[Sparsifier], model: nn.Module, convert: Callable[[SparseWeight], SparseWeight]
+    told: Sequence[Sparsifier],
+    model: nn.Module,
+    convert: Callable[[SparseWeight], SparseWeight],
+    before: nn.Module,
 ) -> None:
-    """The weights of a model have another form, which ``convert`` gives."""
+    """The weights of a model have another form, which ``convert`` gives; ``before`` is what it took the place of."""
     for sparsifier in told:
-        sparsifier.replace_weights(model, [convert(weight) for weight in sparsifier.weights])
+        sparsifier.replace_weights(model, [convert(weight) for weight in sparsifier.weights], before)
 
 
 def _weights(module: nn.Module) -> Iterator[tuple[str, tuple[nn.Parameter, GateLayout]]]:

@@ -173,10 +173,13 @@ class AveragedSGD(Optimizer, abc.ABC):
         but states and groups.
         """
         self._refuse_if_swapped("state_dict()")
-        state = super().state_dict()
-        for group in state["param_groups"]:
-            group["trigger"] = {"fired": self.trigger.fired, "losses": list(self.trigger.losses)}
-        return state
+        try:
+            for group in self.param_groups:  # where torch finds it, before the hooks of users see what it makes
+                group["trigger"] = {"fired": self.trigger.fired, "losses": list(self.trigger.losses)}
+            return super().state_dict()
+        finally:
+            for group in self.param_groups:
+                group.pop("trigger", None)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._refuse_if_swapped("load_state_dict()")

@@ -67,6 +67,11 @@ class SparseTraining(HookListener, abc.ABC):
         if len(lost) < len(self.weights) or any(lost.values()):
             for index in lost:
                 self.on_lost(index)
+        elif self._hooks.dropped:
+            raise RuntimeError(
+                "packing or unpacking gave back another module than it was given, and nothing holds that one: use "
+                "what pack returns, model = pack(model)"
+            )
 
     def detach(self) -> None:
         """Let go of the model: weights, gradients and optimizers are no longer touched, and stay as they are."""

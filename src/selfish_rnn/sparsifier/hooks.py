@@ -11,6 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
+from selfish_rnn.sparsifier.weights import StoredWeight
+
 ATTRIBUTE = "_selfish_rnn_bound"
 """Under this name a module keeps alive what listens to its weights."""
 
@@ -46,9 +48,10 @@ class Hooks:
     see); the modules that own the parameters keep it alive, whether or not the user does.
     """
 
-    def __init__(self, listener: HookListener, model: nn.Module) -> None:
+    def __init__(self, listener: HookListener, model: nn.Module, before: nn.Module | None = None) -> None:
         reference = weakref.ref(listener)
         self._listener = reference
+        self._before = None if before is None or before is model else weakref.ref(before)
         self._owners: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         handles: list[Any] = []
         for index, parameter in enumerate(listener.hooked_parameters):
@@ -61,12 +64,13 @@ class Hooks:
         _listen_to_steps()
         _hear_steps[self._number] = self
         own = {id(parameter): index for index, parameter in enumerate(listener.hooked_parameters)}
-        self._places: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
+        self._places: dict[int, tuple[weakref.ref[nn.Module], str, weakref.ref[object]]] = {}
         for module in model.modules():
-            found = [(name, own[id(held)]) for name, held in module.named_parameters(recurse=False) if id(held) in own]
-            for name, index in found:
-                self._places.setdefault(index, (weakref.ref(module), name))
-            if found:
+            for name, held, parameter in _held(module):
+                if id(parameter) in own:
+                    place = weakref.ref(module), name, weakref.ref(held)
+                    self._places.setdefault(own[id(parameter)], place)
+            if any(id(parameter) in own for parameter in module.parameters(recurse=False)):
                 module.__dict__.setdefault(ATTRIBUTE, _Listeners()).add(listener)
                 self._owners.add(module)
                 handles.append(module.register_load_state_dict_post_hook(_AfterLoading(reference, weakref.ref(module))))  # type: ignore[no-untyped-call]
@@ -77,13 +81,15 @@ class Hooks:
 
     def lost(self) -> Iterator[tuple[int, nn.Module | None]]:
         """The parameters that are no longer at their places in the model, with the modules if those still live."""
-        listener = self._listener()
-        if listener is not None:
-            parameters = listener.hooked_parameters
-            for index, (reference, name) in self._places.items():
-                module = reference()
-                if module is None or module._parameters.get(name) is not parameters[index]:
-                    yield index, module
+        for index, (reference, name, held) in self._places.items():
+            module = reference()
+            if module is None or {**module._parameters, **module._modules}.get(name) is not held():
+                yield index, module
+
+    @property
+    def dropped(self) -> bool:
+        """Whether nothing holds what took the place of a module that still lives."""
+        return self._before is not None and self._before() is not None
 
     def stepped(self, optimizer: Optimizer, own: set[int]) -> None:
         """Tell the listener of a step of an optimizer that holds the parameters of these ids."""
@@ -105,6 +111,20 @@ class Hooks:
         _hear_steps.pop(self._number, None)
         for module in self._owners:
             module.__dict__[ATTRIBUTE].discard(self._listener())
+
+
+def _held(module: nn.Module) -> Iterator[tuple[str, object, nn.Parameter]]:
+    """What a module holds that is a weight: its name, the object, and the parameter.
+
+    Of a weight that is a module of its own that is the module: whoever has the weight keeps its parameter alive.
+    """
+    if isinstance(module, StoredWeight):
+        return
+    for name, parameter in module.named_parameters(recurse=False):
+        yield name, parameter, parameter
+    for name, child in module.named_children():
+        if isinstance(child, StoredWeight):
+            yield name, child, child.values
 
 
 def listeners(model: nn.Module) -> Iterator[HookListener]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
+import math
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from torch import nn
+from torch.nn.utils.parametrize import ParametrizationList
 
 from selfish_rnn.sparsifier.deferred import is_deferred
 from selfish_rnn.sparsifier.deferred.weight import DeferredWeight
@@ -108,6 +111,11 @@ def _nothing_chosen(model: nn.Module, excluded: set[int]) -> str:
     """Why nothing is made sparse, and how it would be."""
     sentence = "the model has no weight matrix to make sparse"
     for module in model.modules():
+        if isinstance(module, ParametrizationList):
+            return (
+                f"{sentence}: parametrizations, such as weight norm, make its weights of others; "
+                "torch.nn.utils.parametrize.remove_parametrizations() takes them away"
+            )
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.ndim > 1 and parameter.requires_grad and "bias" not in name and id(parameter) not in excluded:
                 kind = type(module)
@@ -136,3 +144,22 @@ def unpackable(method: Method) -> str | None:
     if method.signal == "momentum":
         return f"method {method.name} goes by the momentum of all positions, which a packed weight lacks"
     return None
+
+
+def warn_of_dense(model: nn.Module, chosen: Sequence[Chosen], exclude: Selector | Sequence[Selector]) -> None:
+    """Warn if of a model's weights more stay dense than become sparse, without anyone having said so."""
+    own, excluding = {id(each.parameter) for each in chosen}, _as_sequence(exclude)
+    left: dict[str, int] = {}
+    for prefix, module in model.named_modules():
+        for local, parameter in module.named_parameters(recurse=False):
+            asked = any(_matches(selector, f"{prefix}.{local}".lstrip("."), module) for selector in excluding)
+            if parameter.ndim > 1 and parameter.requires_grad and id(parameter) not in own and not asked:
+                kind = type(module).__name__
+                left[kind] = left.get(kind, 0) + parameter.numel()
+    dense, sparse = sum(left.values()), sum(math.prod(each.shape) for each in chosen)
+    if dense > sparse:
+        warnings.warn(
+            f"{dense:,} weights of the model stay dense, those of {', '.join(sorted(left))}; only {sparse:,} positions "
+            "become sparse: include= names the weights to make sparse, exclude= those that are to stay dense",
+            stacklevel=3,
+        )

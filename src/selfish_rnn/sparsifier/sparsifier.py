@@ -26,7 +26,7 @@ from selfish_rnn.sparsifier.matrices import (
 )
 from selfish_rnn.sparsifier.ranks import common_seed, refuse_parted_ranks, renew_reducers
 from selfish_rnn.sparsifier.scores import DenseScores
-from selfish_rnn.sparsifier.selection import Selector, choose_weights
+from selfish_rnn.sparsifier.selection import Selector, choose_weights, warn_of_dense
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.topology import Method, Rewiring, Schedule, prune, rewire
 from selfish_rnn.topology.methods import find_method, find_part
@@ -110,6 +110,8 @@ class Sparsifier(SparseTraining):
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._step_counter: weakref.ref[Optimizer] | None = None
         chosen = list(choose_weights(model, include if masks is None else list(masks), exclude))
+        if include is None and masks is None:
+            warn_of_dense(model, chosen, exclude)
         self._topology_given = topology_given(chosen, topology, masks, self.method, sparsity)
         refuse_second_listener(model, {id(each.parameter): each.name for each in chosen})
         self._matrices = Matrices(model, chosen)
@@ -150,17 +152,17 @@ class Sparsifier(SparseTraining):
         """Draw the positions of all further rewirings from another seed than the starting topology."""
         self._generator.manual_seed(seed)
 
-    def replace_weights(self, model: nn.Module, weights: Sequence[SparseWeight]) -> None:
+    def replace_weights(self, model: nn.Module, weights: Sequence[SparseWeight], before: nn.Module) -> None:
         """Take over other objects, of the same matrices with the same topologies, in place of ``weights``.
 
         An engine that stores weights in its own way calls this. The parameters are other ones afterwards, so no
-        optimizer may hold the old ones.
+        optimizer may hold the old ones. The model ``before`` is the same, or the module whose place it has taken.
         """
         if self._optimizers:
             raise RuntimeError("the weights of a model change their form before its optimizer is made, not after")
         self._hooks.release()
         self.weights[:] = weights
-        self._hooks = Hooks(self, model)
+        self._hooks = Hooks(self, model, before)
         self._await_rewiring()
 
     # Counting

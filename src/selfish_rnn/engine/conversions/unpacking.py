@@ -36,7 +36,7 @@ def unpack(model: Model) -> Model:
     before = dict(model.named_parameters())
     unpacking = _Unpacking()
     unpacked = unpacking.run(model)
-    tell_sparsifiers(ruling, unpacked, unpacking.masked)
+    tell_sparsifiers(ruling, unpacked, unpacking.masked, model)
     mark_replaced(model, before, unpacked)
     return unpacked
 

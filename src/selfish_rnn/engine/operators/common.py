@@ -7,7 +7,7 @@ compiled programs are as safe.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,32 @@ def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
         return registered
 
     return register
+
+
+def refuse_second_derivative(ctx: Any, *gradients: Tensor | None) -> NoReturn:
+    """What a derivative of a gradient is, to those operators that compute gradients."""
+    raise RuntimeError(
+        "the packed engine has no second derivatives (create_graph=True gives the first): unpack(model), or do not "
+        "pack it"
+    )
+
+
+class _Once(torch.autograd.Function):
+    """A gradient that is at hand, and of which it is not known how it depends on what it was made of."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, *sources: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    backward = staticmethod(refuse_second_derivative)
+
+
+def once_differentiable(gradient: Tensor, *sources: Tensor) -> Tensor:
+    """A gradient whose own derivatives are an error, not zero."""
+    if not torch.is_grad_enabled():
+        return gradient
+    refusing: Tensor = _Once.apply(gradient, *sources)  # type: ignore[no-untyped-call]
+    return refusing
 
 
 def call(registered: Any, *arguments: Any) -> Any:

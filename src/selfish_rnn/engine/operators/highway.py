@@ -247,3 +247,4 @@ def _autograd(ctx: Any, dy: Tensor | None, *unused: Tensor | None) -> tuple[Any,
 
 
 highway.register_autograd(_autograd, setup_context=_save)
+highway_backward.register_autograd(common.refuse_second_derivative)

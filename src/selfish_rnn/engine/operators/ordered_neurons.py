@@ -225,3 +225,4 @@ def _autograd(ctx: Any, dy: Tensor | None, dc_last: Tensor | None, *unused: Tens
 
 
 ordered_neurons.register_autograd(_autograd, setup_context=_save)
+ordered_neurons_backward.register_autograd(common.refuse_second_derivative)

@@ -84,6 +84,7 @@ def _linear_autograd(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 
 
 linear.register_autograd(_linear_autograd, setup_context=_save_linear)
+linear_backward.register_autograd(common.refuse_second_derivative)
 
 
 # Lookup
@@ -139,6 +140,7 @@ def _lookup_autograd(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
 
 
 lookup.register_autograd(_lookup_autograd, setup_context=_save_lookup)
+lookup_backward.register_autograd(common.refuse_second_derivative)
 
 
 # Loss
@@ -194,7 +196,7 @@ def _loss_autograd(ctx: Any, gradient: Tensor | None, *unused: Tensor | None) ->
     *found, x, values, index, bias, targets = ctx.saved_tensors
     if is_collecting(index):
         collect(index, x, _score_gradients(x, values, index, bias, targets) * gradient)
-    dx, dvalues, dbias = (tensor * gradient for tensor in found)
+    dx, dvalues, dbias = (common.once_differentiable(tensor, x, values, bias) * gradient for tensor in found)
     return dx, dvalues, None, dbias, None, None
 
 

@@ -209,3 +209,4 @@ def _autograd(
 
 
 recurrent_layer.register_autograd(_autograd, setup_context=_save)
+recurrent_layer_backward.register_autograd(common.refuse_second_derivative)
