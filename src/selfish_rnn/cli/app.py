@@ -150,7 +150,7 @@ def presets() -> None:
 @app.command()
 def show(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[PRESET] [KEY=VALUE]...", help="A preset and changes to it.")
+        list[str] | None, typer.Argument(metavar="PRESET|KEY=VALUE", help="A preset and changes to it.")
     ] = None,
 ) -> None:
     """Print a preset with every setting, as a configuration file."""

@@ -21,7 +21,7 @@ def flops(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PRESET|RUN]... [KEY=VALUE]...",
+            metavar="PRESET|RUN|KEY=VALUE",
             help="Presets (default: quickstart), changes to them, and folders of runs.",
         ),
     ] = None,

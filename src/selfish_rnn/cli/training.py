@@ -20,7 +20,7 @@ DeviceOption = Annotated[str | None, typer.Option(help="cpu or cuda (default: wh
 def train(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PRESET] [KEY=VALUE]...", help="A preset (default: quickstart) and changes to it."),
+        typer.Argument(metavar="PRESET|KEY=VALUE", help="A preset (default: quickstart) and changes to it."),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file laid over the preset.")] = None,
     run: Annotated[
