@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from selfish_rnn.engine import functional
-from selfish_rnn.engine.modules.parameters import give_parameters, random_weight
+from selfish_rnn.engine.modules.parameters import give_parameters, random_weight, reset_uniform
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.registry import register_packed
 
@@ -43,9 +42,7 @@ class PackedLinear(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        bound = 1 / math.sqrt(self.in_features)
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -bound, bound)
+        reset_uniform(self, self.in_features)
 
     @classmethod
     def from_dense(cls, linear: nn.Linear, weight: PackedWeight | None = None) -> PackedLinear:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from selfish_rnn.engine.modules.layers import run_window
-from selfish_rnn.engine.modules.parameters import give_parameters, random_weight, take_parameters
+from selfish_rnn.engine.modules.parameters import PackedCells, random_weight
 from selfish_rnn.engine.operators.recurrent import GATES
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.registry import register_packed
 
-Self = TypeVar("Self", bound="PackedRecurrentCell")
 
+class PackedRecurrentCell(PackedCells[nn.RNNCellBase]):
+    """What the packed cells have in common."""
 
-class PackedRecurrentCell(nn.Module):
-    """What the packed cells have in common; arguments, names and shapes are those of torch's cells."""
-
-    kind: ClassVar[type[nn.RNNCellBase]]
-    cell: str
-    """The name of the cell among the kernels."""
+    arguments: ClassVar[Sequence[str]] = ("input_size", "hidden_size", "bias")
 
     weight_ih: PackedWeight
     weight_hh: PackedWeight
@@ -45,39 +41,6 @@ class PackedRecurrentCell(nn.Module):
             self.add_module(f"weight_{name}", random_weight((sum(gates), columns), sparsity, generator, gates))
             self.register_parameter(f"bias_{name}", nn.Parameter(torch.empty(sum(gates))) if bias else None)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        bound = 1 / math.sqrt(self.hidden_size)
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -bound, bound)
-
-    @classmethod
-    def from_dense(cls: type[Self], dense: nn.RNNCellBase, **weights: PackedWeight) -> Self:
-        """A cell with the non-zero weights of a dense one, or with ``weights`` in the place of those of their names."""
-        if not isinstance(dense, cls.kind):
-            raise TypeError(f"{cls.__name__} is made from {cls.kind.__name__}, not from {type(dense).__name__}")
-        packed = cls.__new__(cls)
-        nn.Module.__init__(packed)
-        packed.input_size, packed.hidden_size, packed.bias = dense.input_size, dense.hidden_size, dense.bias
-        for name in ("bias_ih", "bias_hh"):
-            packed.register_parameter(name, None)
-        packed._take_more(dense)
-        take_parameters(packed, dense, (dense.hidden_size,) * GATES[packed.cell], weights)
-        return packed.train(dense.training)
-
-    def _take_more(self, dense: nn.RNNCellBase) -> None:
-        """Take over what only some cells have."""
-
-    def _more(self) -> dict[str, Any]:
-        """What only some cells are made with."""
-        return {}
-
-    def to_dense(self) -> nn.RNNCellBase:
-        """torch's cell with zeros where no weight exists."""
-        make: Any = self.kind
-        dense: nn.RNNCellBase = make(self.input_size, self.hidden_size, self.bias, **self._more())
-        give_parameters(self, dense)
-        return dense.train(self.training)
 
     def _step(self, x: Tensor, h: Tensor | None, c: Tensor | None) -> tuple[Tensor, Tensor]:
         if x.ndim not in (1, 2) or x.shape[-1] != self.input_size:
@@ -103,7 +66,7 @@ class PackedRecurrentCell(nn.Module):
         return h.view(expected), c.view(expected) if lstm else c
 
     def extra_repr(self) -> str:
-        more = [f"{name}={value}" for name, value in self._more().items()]
+        more = [f"{name}={getattr(self, name)}" for name in self.arguments[3:]]
         return ", ".join([f"{self.input_size}, {self.hidden_size}", *([] if self.bias else ["bias=False"]), *more])
 
 
@@ -157,12 +120,7 @@ class PackedRNNCell(Elman, _WithoutCell):  # type: ignore[override]
     """``torch.nn.RNNCell`` with sparse weights; ``nonlinearity`` is ``"tanh"`` or ``"relu"``."""
 
     kind = nn.RNNCell
-
-    def _take_more(self, dense: nn.RNNCellBase) -> None:
-        self.nonlinearity = str(dense.nonlinearity)
-
-    def _more(self) -> dict[str, Any]:
-        return {"nonlinearity": self.nonlinearity}
+    arguments = (*PackedRecurrentCell.arguments, "nonlinearity")
 
 
 register_packed(nn.LSTMCell, PackedLSTMCell)

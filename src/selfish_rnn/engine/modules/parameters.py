@@ -2,14 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import nn
 
 from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight
+from selfish_rnn.engine.operators.recurrent import GATES
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.topology.sampling import sample
+
+Dense = TypeVar("Dense", bound=nn.Module)
+Self = TypeVar("Self", bound="PackedCells[Any]")
+
+
+class PackedCells(nn.Module, Generic[Dense]):
+    """What packed recurrent layers and cells have in common; arguments, names and shapes are those of torch's."""
+
+    kind: ClassVar[Any]
+    """The class of torch it stands for."""
+
+    cell: str
+    """The name of the cell among the kernels."""
+
+    arguments: ClassVar[Sequence[str]]
+    """Those that torch's module is made with, and keeps under the same names."""
+
+    hidden_size: int
+
+    def reset_parameters(self) -> None:
+        reset_uniform(self, self.hidden_size)
+
+    @classmethod
+    def from_dense(cls: type[Self], dense: Any, **weights: PackedWeight) -> Self:
+        """With the non-zero weights of a dense module, or with ``weights`` in the place of those of their names."""
+        if not isinstance(dense, cls.kind):
+            raise TypeError(f"{cls.__name__} is made from {cls.kind.__name__}, not from {type(dense).__name__}")
+        packed = cls.__new__(cls)
+        nn.Module.__init__(packed)
+        for name in cls.arguments:
+            setattr(packed, name, getattr(dense, name))
+        take_parameters(packed, dense, (dense.hidden_size,) * GATES[packed.cell], weights)
+        return packed.train(dense.training)
+
+    def to_dense(self) -> Dense:
+        """torch's module with zeros where no weight exists."""
+        dense: Dense = self.kind(**{name: getattr(self, name) for name in self.arguments})
+        give_parameters(self, dense)
+        return dense.train(self.training)
+
+
+def reset_uniform(module: nn.Module, width: int) -> None:
+    """Draw all parameters from U(±1/√width), as torch does."""
+    bound = 1 / math.sqrt(width)
+    for parameter in module.parameters():
+        nn.init.uniform_(parameter, -bound, bound)
 
 
 def random_weight(
@@ -27,9 +76,9 @@ def take_parameters(
     packed: nn.Module, dense: nn.Module, gates: tuple[int, ...], weights: Mapping[str, PackedWeight]
 ) -> None:
     """Give a packed module the parameters of a dense one; its matrices packed, or ``weights`` in their place."""
-    for name, parameter in dense.named_parameters():
-        if not name.startswith("weight"):
-            packed.register_parameter(name, nn.Parameter(parameter.detach().clone()))
+    for name, parameter in dense._parameters.items():
+        if parameter is None or not name.startswith("weight"):
+            packed.register_parameter(name, None if parameter is None else nn.Parameter(parameter.detach().clone()))
             continue
         rows = (parameter.shape[0],) if name.startswith("weight_hr") else gates
         given = weights.get(name)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -17,7 +16,7 @@ from selfish_rnn.engine.dense_gradients import is_collecting
 from selfish_rnn.engine.functional import drop_weights
 from selfish_rnn.engine.modules.cells import Elman
 from selfish_rnn.engine.modules.layers import Layer, over_sequences, over_window, projected_lstm, run_window
-from selfish_rnn.engine.modules.parameters import give_parameters, random_weight, take_parameters
+from selfish_rnn.engine.modules.parameters import PackedCells, random_weight
 from selfish_rnn.engine.operators.recurrent import GATES
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.registry import register_packed
@@ -25,28 +24,16 @@ from selfish_rnn.engine.registry import register_packed
 Self = TypeVar("Self", bound="PackedRecurrent")
 
 
-class PackedRecurrent(nn.Module):
-    """What the packed LSTM, GRU and RNN have in common; arguments, names and shapes are those of torch's modules.
+class PackedRecurrent(PackedCells[nn.RNNBase]):
+    """What the packed LSTM, GRU and RNN have in common.
 
     ``weight_ih_l0`` and so on are :class:`~selfish_rnn.engine.PackedWeight`. Windows, single sequences and
     ``PackedSequence`` are taken, the latter without a step for a sequence that has ended.
     """
 
-    kind: ClassVar[type[nn.RNNBase]]
-    cell: str
-    """The name of the cell among the kernels."""
-
     arguments: ClassVar[Sequence[str]] = (
-        "input_size",
-        "hidden_size",
-        "num_layers",
-        "bias",
-        "batch_first",
-        "dropout",
-        "bidirectional",
-    )
-    """Those that torch's module is made with, and keeps under the same names."""
-
+        "input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional",
+    )  # fmt: skip
     proj_size: int = 0
     weight_drop: float = 0.0
 
@@ -102,35 +89,15 @@ class PackedRecurrent(nn.Module):
     def flatten_parameters(self) -> None:
         """Nothing to do: code that is written for torch's modules calls it."""
 
-    def reset_parameters(self) -> None:
-        bound = 1 / math.sqrt(self.hidden_size)
-        for parameter in self.parameters():
-            nn.init.uniform_(parameter, -bound, bound)
-
-    # Forms
-
     @classmethod
     def from_dense(cls: type[Self], dense: nn.RNNBase, **weights: PackedWeight) -> Self:
         """Layers with the non-zero weights of dense ones, or with ``weights`` in the place of those of their names.
 
         If the dense module has a ``weight_drop``, so has the packed one.
         """
-        if not isinstance(dense, cls.kind):
-            raise TypeError(f"{cls.__name__} is made from {cls.kind.__name__}, not from {type(dense).__name__}")
-        packed = cls.__new__(cls)
-        nn.Module.__init__(packed)
-        for name in cls.arguments:
-            setattr(packed, name, getattr(dense, name))
+        packed = super().from_dense(dense, **weights)
         packed.weight_drop = getattr(dense, "weight_drop", 0.0)
-        take_parameters(packed, dense, (dense.hidden_size,) * GATES[packed.cell], weights)
-        return packed.train(dense.training)
-
-    def to_dense(self) -> nn.RNNBase:
-        """torch's module with zeros where no weight exists."""
-        make: Callable[..., nn.RNNBase] = self.kind
-        dense = make(**{name: getattr(self, name) for name in self.arguments})
-        give_parameters(self, dense)
-        return dense.train(self.training)
+        return packed
 
     # Running
 
