@@ -1,4 +1,5 @@
-"""What mkdocs is taught for this site: files outside docs/ that pages link to, the changelog, and what nobody listed.
+"""What mkdocs is taught for this site: files outside docs/ that pages link to, the changelog, captions, and what nobody
+listed.
 
 A page may link to a file or folder outside ``docs/``, as it is read in the repository: ``../results/bench``. The site
 gets a copy of such a file, and of a folder a page that lists what is in it, so that no link leads out of the site.
@@ -27,6 +28,8 @@ PAGES = {"CHANGELOG.md": "changelog.md", "README.md": "index.md"}
 LINK = re.compile(r"(?<=\]\()(?P<target>[^)#\s]+)(?P<rest>#[^)\s]*)?(?=\))")
 FENCE = re.compile(r"^(```.*?^```)", flags=re.DOTALL | re.MULTILINE)
 INCLUDED = re.compile(r"<!-- README: (.+) -->")
+PICTURES = re.compile(r"<p>((?:\s*<img [^>]*>)+)\s*</p>")
+PICTURE = re.compile(r'<img alt="([^"]*)"[^>]*>')
 SHOWN_AS_TEXT = (".py", ".hpp", ".cpp", ".sh", ".yaml", ".cff", ".toml", ".txt")
 MOST_LISTED = 40
 
@@ -84,6 +87,12 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         return posixpath.relpath(_in_site(target), posixpath.dirname(source) or ".") + (match["rest"] or "")
 
     return "".join(part if part.startswith("```") else LINK.sub(inside, part) for part in FENCE.split(markdown))
+
+
+def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Show the description of a picture as its caption."""
+    figure = r"<figure>\g<0><figcaption>\1</figcaption></figure>"
+    return PICTURES.sub(lambda match: PICTURE.sub(figure, match[1]), html)
 
 
 def _readme_section(title: str) -> str:

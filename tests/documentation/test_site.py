@@ -124,7 +124,7 @@ def test_the_site_works_from_a_file_in_a_browser(site: Path) -> None:
                     f"{name} is wider than the screen"
                 )
         page.open(site / "how-it-works.html")
-        shown = "[...document.querySelectorAll('.steps > p')].findIndex(p => p.classList.contains('shown'))"
+        shown = "[...document.querySelectorAll('.steps > figure')].findIndex(p => p.classList.contains('shown'))"
         assert page.evaluate(shown) == 0
         page.evaluate("[...document.querySelectorAll('.steps-buttons button')][1].click()")
         assert page.evaluate(shown) == 1

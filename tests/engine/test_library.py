@@ -24,6 +24,19 @@ def test_without_the_library_the_engine_is_not_available(monkeypatch: pytest.Mon
         library.kernels.__wrapped__()
 
 
+def test_a_library_that_the_system_cannot_load_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = tmp_path / "_kernels.so"
+    broken.write_bytes(b"not a library")
+    monkeypatch.setattr(library, "LIBRARY", broken)
+    assert not library.available()
+    assert not library.available()
+    assert len([record for record in caplog.records if str(broken) in record.message]) == 1
+    with pytest.raises(RuntimeError, match="cannot be loaded: .*; use the masked engine"):
+        library.kernels.__wrapped__()
+
+
 @needs_kernels
 def test_kernels_of_every_kind_of_processor() -> None:
     before = library.target()

@@ -160,6 +160,23 @@ def test_a_program_without_python_computes_the_same_bits(model: str, folder: Pat
         assert found == expected
 
 
+@pytest.mark.slow
+def test_another_processor_computes_the_same_bits(folder: Path, programs: Path, tmp_path: Path) -> None:
+    compiler, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
+    if compiler is None or emulator is None:
+        pytest.skip("needs aarch64-linux-gnu-g++ and qemu-aarch64")
+    command = [compiler, "-std=c++17", "-O1", "-static", "-Wno-psabi", "scores.cpp", "-o", str(tmp_path / "scores")]
+    subprocess.run(command, cwd=programs, check=True)
+    words = [3, 1, 0, 5, 5]
+    for model in sorted(TINY_MODELS.keys() - {"awd-lstm-mos"}):  # whose logarithm is that of the C++ library
+        file = folder / model / "int8.safetensors"
+        step = load_model(file).next_word()
+        assert step is not None
+        expected = [step(word).tolist() for word in words]
+        said = subprocess.run([emulator, tmp_path / "scores", file, *map(str, words)], capture_output=True, text=True)
+        assert [[float.fromhex(number) for number in line.split()] for line in said.stdout.splitlines()] == expected
+
+
 @needs_compiler
 @pytest.mark.slow
 def test_the_example_program_writes_what_python_does(folder: Path, programs: Path, tmp_path: Path) -> None:

@@ -39,21 +39,33 @@ Pointed = Tensor | ctypes.Array[Any]
 
 
 def available() -> bool:
-    """Whether the kernels were built when the package was installed."""
-    return LIBRARY.exists()
+    """Whether the kernels were built when the package was installed, and this system can load them."""
+    return LIBRARY.exists() and not isinstance(_opened(LIBRARY), OSError)
+
+
+@functools.cache
+def _opened(path: Path) -> ctypes.CDLL | OSError:
+    """The library, or why it cannot be loaded, which is told once."""
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:  # such as a system without the OpenMP library that the kernels were built with
+        _logger.warning("the packed engine is not used: %s", error)
+        return error
 
 
 @functools.cache
 def kernels() -> ctypes.CDLL:
     """The library; its functions know what they take and return."""
-    if not available():
+    if not LIBRARY.exists():
         if struct.calcsize("P") != 8 or sys.byteorder != "little":
             raise RuntimeError("the packed engine is for 64-bit little-endian processors: use the masked engine")
         raise RuntimeError(
             "the packed engine's kernels were not built when selfish-rnn was installed, which takes a C++ compiler "
             "(g++ or clang++): install one and reinstall, or use the masked engine"
         )
-    loaded = ctypes.CDLL(str(LIBRARY))
+    loaded = _opened(LIBRARY)
+    if isinstance(loaded, OSError):
+        raise RuntimeError(f"the packed engine's kernels cannot be loaded: {loaded}; use the masked engine") from loaded
     for name, result, arguments in abi.signatures(_description(loaded)):
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, arguments
