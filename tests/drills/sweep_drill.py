@@ -1,4 +1,4 @@
-"""Kills schedulers of sweeps, and runs that they have under way, at random moments; the same sweep then goes on.
+"""Kills or stops schedulers of sweeps, and kills runs under way, at random moments; the same sweep then goes on.
 
 In the end every run is finished, and has left what it leaves in a sweep that nobody disturbed.
 """
@@ -66,12 +66,17 @@ def _one_sweep(folder: Path, settings: dict[str, Any], most: int, draw: random.R
             if os.waitpid(scheduler, os.WNOHANG)[0]:
                 break
             workers = _children(scheduler)
-            whole = not workers or draw.random() < 0.4
+            what = draw.choice(
+                ("a run killed", "a run killed", "the scheduler killed", "the scheduler stopped by Ctrl-C")
+            )
+            if what == "a run killed" and not workers:
+                continue
             with suppress(ProcessLookupError):
-                os.kill(scheduler if whole else draw.choice(workers), signal.SIGKILL)
-                kills.append("the scheduler killed" if whole else "a run killed")
-            if whole:
-                os.waitpid(scheduler, 0)
+                target = draw.choice(workers) if what == "a run killed" else scheduler
+                os.kill(target, signal.SIGINT if what.endswith("Ctrl-C") else signal.SIGKILL)
+                kills.append(what)
+            if target == scheduler:
+                wait_for(scheduler)
                 break
         else:
             wait_for(scheduler)
@@ -89,6 +94,7 @@ def _start(sweep: Sweep) -> int:
     code = 1
     try:
         quiet()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         run(sweep.jobs(), WORKERS, launch=fork)
         code = 0
     finally:
