@@ -3,10 +3,10 @@
 Bytes are those of the loopback device, all headers included, so the script wants one of its own:
 
     unshare -rn python benchmarks/data_parallel.py --out results/distributed/traffic.json
-    python benchmarks/data_parallel.py --bytes results/distributed/traffic.json
-    python benchmarks/data_parallel.py --speed results/bench/lstm-1500/bench.json
+    python benchmarks/data_parallel.py --bytes results/distributed/traffic.json \\
+        --speed results/bench/lstm-1500-step/bench.json
 
-The last prints the arithmetic of docs/distributed.md, from the time of an update on one machine.
+The last prints the arithmetic of docs/distributed.md, from these bytes and the time of an update on one machine.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import shlex
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,8 +39,8 @@ NETWORKS = {"dense": ("masked", 0.67), "packed 0.67": ("packed", 0.67), "packed 
 """Engine and sparsity; the gradients of the masked engine are those of a dense network."""
 
 GIGABIT = 1e9 / 8
-NETWORK_SPEED = 10 * GIGABIT * 0.9
-"""Bytes a second, each way: 10 Gbit/s Ethernet, of which a tenth is lost to the protocols."""
+NETWORK_SPEEDS = {"10 Gbit/s": 10 * GIGABIT * 0.9, "1 Gbit/s": GIGABIT * 0.9}
+"""Bytes a second, each way: Ethernet, of which a tenth is lost to the protocols."""
 
 LATENCY = 50e-6
 """Seconds from one machine to the next, of every message."""
@@ -47,6 +48,10 @@ LATENCY = 50e-6
 MESSAGES = 4
 """Collectives of an update besides those of the gradients' bulk: ends of buckets, the loss, the pause."""
 
+
+RANKS = (2, 4, 8, 16, 32, 64)
+SHARED = (2, 4, 5, 10, 20)
+"""Numbers of ranks of the tables: with 20 columns each, and those that divide 20 columns."""
 
 MEASURED_WIDTH = 400
 """Of embedding and layers of the network whose bytes are measured."""
@@ -138,42 +143,72 @@ def paper_numbers(name: str) -> int:
     return PAPER["others"] + round(density * PAPER["matrices"])
 
 
-def wire_seconds(numbers: int, ranks: int) -> float:
-    return ring(numbers, ranks) / NETWORK_SPEED + 2 * (ranks - 1) * LATENCY * MESSAGES
+def overhead(measured: dict[str, Any], name: str) -> float:
+    """Bytes that were sent over those of a ring's numbers, with the most ranks that were measured."""
+    row = max(measured[name], key=lambda found: found["ranks"])
+    return float(row["bytes"] / row["ranks"] / ring(row["numbers"], row["ranks"]))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An update of the paper's network on several machines: what is measured on one, and the bytes of ranks."""
+
+    seconds: dict[str, float]
+    traffic: dict[str, Any]
+
+    def wire(self, name: str, ranks: int, network: str) -> float:
+        """Seconds on the network."""
+        sent = overhead(self.traffic, name) * ring(paper_numbers(name), ranks)
+        return sent / NETWORK_SPEEDS[network] + 2 * (ranks - 1) * LATENCY * MESSAGES
+
+    def speed(self, name: str, ranks: int, network: str, share: bool) -> float:
+        """Columns a second against one machine, with 20 columns for each rank or, shared, for all together."""
+        wire, work = self.wire(name, ranks, network), self.seconds[name]
+        return work / (work / ranks + wire) if share else ranks * work / (work + wire)
+
+    def most_ranks(self, name: str, network: str, share: bool) -> int:
+        """Ranks up to which each machine does at least half of what it does alone; one if two already do less."""
+        counts = SHARED if share else RANKS
+        paying = [ranks for ranks in counts if self.speed(name, ranks, network, share) >= ranks / 2]
+        return max(paying, default=1)
 
 
 def bytes_table(measured: dict[str, Any]) -> None:
     """What was measured, beside what a ring all-reduce sends."""
     print("| network | ranks | bytes an update and rank, measured | 2(R-1)/R x 4 x numbers | against dense |")
     print("|---|--:|--:|--:|--:|")
+    dense = {row["ranks"]: row["bytes"] for row in measured["dense"]}
     for name, rows in measured.items():
         for row in rows:
-            own, dense = row["bytes"] / row["ranks"], ring(measured["dense"][0]["numbers"], row["ranks"])
-            print(
-                f"| {name} | {row['ranks']} | {own / 1e6:.1f} MB | {ring(row['numbers'], row['ranks']) / 1e6:.1f} MB "
-                f"| {own / dense:.3f} |"
-            )
+            ranks = row["ranks"]
+            own, expected = row["bytes"] / ranks / 1e6, ring(row["numbers"], ranks) / 1e6
+            print(f"| {name} | {ranks} | {own:.2f} MB | {expected:.2f} MB | {row['bytes'] / dense[ranks]:.3f} |")
 
 
-def speed_tables(seconds: dict[str, float]) -> None:
+def speed_tables(plan: Plan) -> None:
     """Time on the network, and speed against one machine, of the paper's network."""
     for title, share in (("20 columns for each rank", False), ("20 columns for all ranks together, at best", True)):
         print(f"\n| {title}: ranks | " + " | ".join(f"{name}: network, speed" for name in NETWORKS) + " |")
         print("|--:|" + "--:|" * len(NETWORKS))
-        for ranks in (2, 4, 10, 20) if share else (2, 4, 8, 16, 32, 64):
-            cells = []
-            for name in NETWORKS:
-                wire, work = wire_seconds(paper_numbers(name), ranks), seconds[name]
-                speed = work / (work / ranks + wire) if share else ranks * work / (work + wire)
-                cells.append(f"{wire:.3f} s, {speed:.1f}")
+        for ranks in SHARED if share else RANKS:
+            cells = [
+                f"{plan.wire(name, ranks, '10 Gbit/s'):.3f} s, {plan.speed(name, ranks, '10 Gbit/s', share):.1f}"
+                for name in NETWORKS
+            ]
             print(f"| {ranks} | " + " | ".join(cells) + " |")
+    print("\n| ranks up to which a machine does half of what it does alone | " + " | ".join(NETWORKS) + " |")
+    print("|---|" + "--:|" * len(NETWORKS))
+    for network in NETWORK_SPEEDS:
+        for way, share in (("for each rank", False), ("for all", True)):
+            most = [str(plan.most_ranks(name, network, share)) for name in NETWORKS]
+            print(f"| {network}, 20 columns {way} | " + " | ".join(most) + " |")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="measure bytes, write them here")
     parser.add_argument("--bytes", type=Path, metavar="TRAFFIC", help="print what was measured")
-    parser.add_argument("--speed", type=Path, metavar="BENCH", help="print the arithmetic")
+    parser.add_argument("--speed", type=Path, metavar="BENCH", help="print the arithmetic; wants --bytes, too")
     options = parser.parse_args()
     if options.out:
         record = {
@@ -185,9 +220,10 @@ def main() -> None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(record, indent=1) + "\n")
     if options.bytes:
-        bytes_table(json.loads(options.bytes.read_text())["traffic"])
-    if options.speed:
-        speed_tables(update_seconds(options.speed))
+        measured = json.loads(options.bytes.read_text())["traffic"]
+        bytes_table(measured)
+        if options.speed:
+            speed_tables(Plan(update_seconds(options.speed), measured))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,14 @@ from tiny_runs import OPTIMIZERS, finished_run, tiny_words, write_corpus
 
 RANKS = 2
 KILLS_PER_RUN = 5
+SPARE_RESTARTS = 5
+"""More than kills: a rank whose partner dies while both start may be counted as lost, too."""
+
 LONGEST_WAIT = 12.0
 """Of the kills of a run one comes some seconds after the last, at most so many, the others some epochs after it."""
 
 PATIENCE = 600
+POLL = 0.05
 ROUNDING = 1e-4
 
 EXPERIMENTS: list[dict[str, Any]] = [
@@ -74,7 +79,15 @@ def _one_run(
     reports.mkdir()
     worker = Path(__file__).parent / "rank_worker.py"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
-    command += ["--max-restarts", str(most), str(worker), "train", *tiny_words(texts, **experiment), "-r", str(run)]
+    command += [
+        "--max-restarts",
+        str(most + SPARE_RESTARTS),
+        str(worker),
+        "train",
+        *tiny_words(texts, **experiment),
+        "-r",
+        str(run),
+    ]
     log = run.with_suffix(".log")
     with log.open("wb") as output:
         launcher = subprocess.Popen(
@@ -94,9 +107,8 @@ def _one_run(
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
                     kills.append(f"rank {rank} killed " + ("in training" if in_training else "soon after a kill"))
-        launcher.wait(PATIENCE)
-    except subprocess.TimeoutExpired:
-        raise FailedError("no end: " + log.read_text()[-1500:]) from None
+        if not _passes(PATIENCE, lambda: launcher.poll() is not None):
+            raise FailedError("no end: " + log.read_text()[-1500:])
     finally:
         if launcher.poll() is None:
             launcher.terminate()
@@ -112,16 +124,25 @@ def _wait(launcher: subprocess.Popen[bytes], folder: RunFolder, draw: random.Ran
     A run that goes on after a kill begins with the records of its checkpoint, so more of them than there are now are
     there only once it is trained again.
     """
-    now = len(folder.metrics.read())
-    deadline, records = time.monotonic() + draw.uniform(0.0, LONGEST_WAIT), now + draw.randint(1, 6)
-    if inside:
-        deadline = time.monotonic() + PATIENCE
-    while launcher.poll() is None and time.monotonic() < deadline:
-        if inside and len(folder.metrics.read()) >= records:
-            time.sleep(draw.uniform(0.0, 0.5))
-            break
-        time.sleep(0.02)
+    now, wanted = len(folder.metrics.read()), draw.randint(1, 6)
+
+    def over() -> bool:
+        return launcher.poll() is not None or (inside and len(folder.metrics.read()) >= now + wanted)
+
+    if _passes(PATIENCE if inside else draw.uniform(0.0, LONGEST_WAIT), over) and inside:
+        time.sleep(draw.uniform(0.0, 0.5))
     return len(folder.metrics.read()) > now
+
+
+def _passes(longest: float, condition: Callable[[], bool]) -> bool:
+    """Whether something comes true within so many seconds; those in which the drill is stopped do not count."""
+    waited = 0.0
+    while not condition():
+        if waited >= longest:
+            return False
+        time.sleep(POLL)
+        waited += POLL
+    return True
 
 
 def _workers(launcher: int) -> list[tuple[int, int]]:
