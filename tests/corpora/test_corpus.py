@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfish_rnn.corpora import Corpus, Vocabulary, truncated, unigram_perplexity
+from selfish_rnn.corpora import Corpus, Vocabulary, truncated, unigram_perplexity, with_frequent_words, with_words
 from selfish_rnn.corpora.corpus import SPLITS, encode_texts
 from selfish_rnn.errors import UserError
 
@@ -70,3 +71,32 @@ def test_truncated_shortens_only_training() -> None:
     assert truncated(corpus, 1000).train.tolist() == corpus.train.tolist()
     with pytest.raises(UserError, match="at least 1 token, not 0"):
         truncated(corpus, 0)
+
+
+TEXTS = st.lists(st.sampled_from(["a", "b", "c", "d", "e", "f", "<unk>"]), min_size=1, max_size=40).map(" ".join)
+
+
+@given(train=TEXTS, valid=TEXTS, test=TEXTS, words=st.integers(3, 9))
+def test_frequent_words_are_kept_and_the_others_unknown(train: str, valid: str, test: str, words: int) -> None:
+    whole = encode_texts("letters", {"train": train, "valid": valid, "test": test}, "whitespace")
+    small = with_frequent_words(whole, words)
+    if words >= len(whole.vocabulary):
+        assert small is whole
+        return
+    assert len(small.vocabulary) == words
+    assert {"<unk>", "<eos>"} <= set(small.vocabulary.tokens)
+    counts = Counter([*train.split(), "<eos>"])
+    kept = set(small.vocabulary.tokens) - {"<unk>", "<eos>"}
+    lost = set(whole.vocabulary.tokens) - set(small.vocabulary.tokens)
+    assert min((counts[word] for word in kept), default=0) >= max((counts[word] for word in lost), default=0)
+    for split in ("train", "valid", "test"):
+        before = whole.vocabulary.decode(getattr(whole, split))
+        after = small.vocabulary.decode(getattr(small, split))
+        assert after == [word if word in small.vocabulary else "<unk>" for word in before]
+
+
+def test_too_few_or_foreign_words() -> None:
+    with pytest.raises(UserError, match="at least 3 words, <eos>, <unk> and another, not 2"):
+        with_frequent_words(small_corpus(), 2)
+    with pytest.raises(UserError, match="does not have the word 'elsewhere'"):
+        with_words(small_corpus(), Vocabulary(("elsewhere", "<unk>", "<eos>")))

@@ -15,6 +15,7 @@ from selfish_rnn.corpora import unigram_perplexity
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import load_tensors
 from selfish_rnn.runs import run as runs
+from selfish_rnn.runs.export import ExportedModel, export
 from selfish_rnn.runs.run import Run, experiment_corpus
 from selfish_rnn.training.evaluation import evaluate, evaluate_splits, perplexity
 from selfish_rnn.training.metrics import Listener
@@ -58,6 +59,17 @@ def test_train_tokens_cut_only_the_training_text(texts: Path):
     assert torch.equal(cut.train, whole.train[:100])
     assert torch.equal(cut.valid, whole.valid)
     assert cut.vocabulary == whole.vocabulary
+
+
+def test_a_smaller_vocabulary_goes_with_the_run_and_its_export(texts: Path, tmp_path: Path):
+    run = tiny_run(texts, tmp_path / "run", vocabulary=5)
+    summary = run.train()
+    assert len(run.vocabulary) == 5
+    export(Run.open(tmp_path / "run"), tmp_path / "model.safetensors")
+    exported = ExportedModel.read(tmp_path / "model.safetensors")
+    assert exported.corpus(str(texts)).vocabulary == run.vocabulary
+    again = evaluate_splits(exported.model(packed=False), exported.evaluation, exported.corpus(str(texts)))
+    assert again["test_perplexity"] == pytest.approx(summary["test_perplexity"])
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from selfish_rnn.corpora.tokenization import EOS
+from selfish_rnn.corpora.tokenization import EOS, UNKNOWN
 from selfish_rnn.corpora.vocabulary import Vocabulary
-from selfish_rnn.errors import UserError
+from selfish_rnn.errors import UserError, shown
 
 SPLITS = ("train", "valid", "test")
 
@@ -69,6 +69,34 @@ def truncated(corpus: Corpus, tokens: int) -> Corpus:
     if tokens < 1:
         raise UserError(f"a training stream needs at least 1 token, not {tokens}")
     return replace(corpus, train=corpus.train[:tokens])
+
+
+def with_frequent_words(corpus: Corpus, words: int) -> Corpus:
+    """The same corpus with a vocabulary of ``words`` tokens: the most frequent of the training stream, and ``<unk>``.
+
+    ``<eos>`` and ``<unk>`` are among them, however seldom they are used. Of words used equally often the one that
+    appears first in the corpus is kept.
+    """
+    known = corpus.vocabulary
+    if words >= len(known):
+        return corpus
+    if words < 3:
+        raise UserError(f"a vocabulary needs at least 3 words, {EOS}, {UNKNOWN} and another, not {words}")
+    counts = torch.bincount(corpus.train, minlength=len(known))
+    always = [known.eos_id] if known.unknown_id is None else [known.eos_id, known.unknown_id]
+    counts[always] = corpus.train.numel() + 1
+    added = () if UNKNOWN in known else (UNKNOWN,)
+    kept = counts.argsort(descending=True, stable=True)[: words - len(added)].sort().values
+    return with_words(corpus, Vocabulary((*known.decode(kept), *added), known.tokenizer))
+
+
+def with_words(corpus: Corpus, vocabulary: Vocabulary) -> Corpus:
+    """The same corpus in the numbers of a smaller vocabulary, whose ``<unk>`` stands for every other word."""
+    foreign = next((word for word in vocabulary.tokens if word not in corpus.vocabulary and word != UNKNOWN), None)
+    if foreign is not None:
+        raise UserError(f"the corpus {corpus.name} does not have the word {shown(foreign)}")
+    ids = torch.tensor(vocabulary.encode(corpus.vocabulary.tokens))
+    return Corpus(corpus.name, vocabulary, ids[corpus.train], ids[corpus.valid], ids[corpus.test])
 
 
 def unigram_perplexity(corpus: Corpus) -> float:

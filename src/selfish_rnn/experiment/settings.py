@@ -178,6 +178,9 @@ class Experiment(Section):
 
     corpus: str = Field("python-docs", description="python-docs, ptb, wikitext-2 or a folder of your own")
     train_tokens: Count | None = Field(None, description="use only so many tokens of the training text")
+    vocabulary: Count | None = Field(
+        None, description="keep only so many words, the most frequent of the training text; the others are `<unk>`"
+    )
     model: ModelSection = Field(MODEL_SETTINGS["stacked-lstm"].model_validate({}), description="the network")
     method: MethodSettings = Field(
         default_factory=lambda: MethodSettings.model_validate("selfish"), description="what is rewired, and how"

@@ -12,7 +12,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from selfish_rnn.corpora import Corpus, Vocabulary, load_corpus
+from selfish_rnn.corpora import Corpus, Vocabulary, load_corpus, with_words
 from selfish_rnn.engine import available
 from selfish_rnn.engine.inference import shipping
 from selfish_rnn.errors import UserError, shown
@@ -149,14 +149,19 @@ class ExportedModel:
         return model.eval()
 
     def corpus(self, name: str | None = None) -> Corpus:
-        """The corpus of the run, or another; it has to have the same words."""
+        """The corpus of the run, or another, in the words of the model; it has to have them all."""
         name = name or self.corpus_name
         if name is None:
             raise UserError(f"{self.path} does not say which corpus its run had: name one with --corpus")
         corpus = load_corpus(name)
-        if corpus.vocabulary != self.vocabulary:
-            raise UserError(f"the corpus {name} has other words than {self.path}: name that of its run with --corpus")
-        return corpus
+        if corpus.vocabulary == self.vocabulary:
+            return corpus
+        try:
+            return with_words(corpus, self.vocabulary)
+        except UserError as error:
+            raise UserError(
+                f"the corpus {name} has other words than {self.path}: name that of its run with --corpus ({error})"
+            ) from error
 
 
 def _shapes(model: LanguageModel) -> dict[str, tuple[int, ...]]:

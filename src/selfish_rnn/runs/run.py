@@ -13,7 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from selfish_rnn.corpora import KNOWN_CORPORA, Corpus, Vocabulary, load_corpus, truncated, unigram_perplexity
+from selfish_rnn.corpora import (
+    KNOWN_CORPORA,
+    Corpus,
+    Vocabulary,
+    load_corpus,
+    truncated,
+    unigram_perplexity,
+    with_frequent_words,
+)
 from selfish_rnn.engine import available
 from selfish_rnn.errors import RankLostError, SaidByFirst, UserError
 from selfish_rnn.experiment.comparison import changed_settings, identity
@@ -45,9 +53,13 @@ class DivergedRunError(UserError):
 
 
 def experiment_corpus(experiment: Experiment) -> Corpus:
-    """The corpus of an experiment, cut to the training tokens it asks for."""
+    """The corpus of an experiment, cut to the training tokens and the words it asks for."""
     corpus = load_corpus(experiment.corpus)
-    return corpus if experiment.train_tokens is None else truncated(corpus, experiment.train_tokens)
+    if experiment.train_tokens is not None:
+        corpus = truncated(corpus, experiment.train_tokens)
+    if experiment.vocabulary is not None:
+        corpus = with_frequent_words(corpus, experiment.vocabulary)
+    return corpus
 
 
 def _choose_engine(experiment: Experiment, words: int) -> EngineChoice:
