@@ -9,7 +9,8 @@ A case such as ``adam-0.0-selfish-matrix-seed1`` is one run of the quickstart pr
 rule and seed; one line of ``runs.jsonl`` is written for it. The rules: ``matrix``, what the library does, is the mean
 over the surviving weights of the matrix; ``row`` the mean over those of the row, or of the matrix where none survives;
 ``zero`` what SET and RigL were published with; ``age`` starts at zero, too, but counts the steps of every weight for
-itself, so that the correction for a young average is that weight's own.
+itself, so that the correction for a young average is that weight's own. SNFS keeps what the optimizer remembers of all
+positions, whatever the rule.
 """
 
 from __future__ import annotations
@@ -135,13 +136,35 @@ def run(case: str) -> dict[str, Any]:
     }
 
 
+RULES = ("zero", "matrix", "row", "age")
+
+
 def table(folder: Path) -> None:
-    found: dict[str, list[float]] = defaultdict(list)
-    for line in sorted(set((folder / "runs.jsonl").read_text().splitlines())):
+    """Test perplexities in Markdown: of the rules under each optimizer, and of the methods; means, and every seed."""
+    found: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
+    for line in (folder / "runs.jsonl").read_text().splitlines():
         record = json.loads(line)
-        found[record["case"].rsplit("-", 1)[0]].append(record["test_perplexity"])
-    for case, values in sorted(found.items()):
-        print(f"{case:32s} {statistics.mean(values):6.2f}   {' '.join(f'{value:.2f}' for value in values)}")
+        name, beta, rest = record["case"].split("-", 2)
+        method, rule, seed = rest.rsplit("-", 2)
+        found[f"{name} ({beta}, 0.999)", method, rule][seed] = record["test_perplexity"]
+
+    def cell(*of: str) -> str:
+        values = [value for _, value in sorted(found.get(of, {}).items())]
+        each = f" ({', '.join(f'{value:.1f}' for value in values)})" if len(values) > 1 else ""
+        return f"{statistics.mean(values):.2f}{each}" if values else "-"
+
+    def row(*cells: str) -> None:
+        print("|", " | ".join(cells), "|")
+
+    row("Selfish", *RULES, "nothing grown: static")
+    row(*["---"] * (len(RULES) + 2))
+    for optimizer in sorted({key[0] for key in found}):
+        row(optimizer, *(cell(optimizer, "selfish", rule) for rule in RULES), cell(optimizer, "static", "matrix"))
+    print()
+    row("adam (0.0, 0.999)", "zero", "matrix")
+    row(*["---"] * 3)
+    for method in (*GROWING, *NOT_GROWING):
+        row(method, *(cell("adam (0.0, 0.999)", method, rule) for rule in RULES[:2]))
 
 
 if __name__ == "__main__":

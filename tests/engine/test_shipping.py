@@ -149,10 +149,12 @@ def test_trace_and_export_after_unpacking() -> None:
     assert_close(exported.module()(tokens()), want)
 
 
-@pytest.mark.filterwarnings("ignore")  # of the exporter, about its own ways
-def test_onnx_after_unpacking(tmp_path: Path) -> None:
-    """By the exporter that needs no package but onnx; onnxruntime says whether it is the same model."""
-    pytest.importorskip("onnx")
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of the exporters, about their own ways
+@pytest.mark.parametrize("package", ["onnx", "onnxscript"])
+def test_onnx_after_unpacking(package: str, tmp_path: Path) -> None:
+    """By both exporters of torch, which need these packages; onnxruntime says whether it is the same model."""
+    pytest.importorskip(package)
     runtime = pytest.importorskip("onnxruntime")
 
     class Scores(nn.Module):
@@ -170,9 +172,12 @@ def test_onnx_after_unpacking(tmp_path: Path) -> None:
     x, other = torch.randn(3, 5, 6, generator=seeded(0)), torch.randn(2, 9, 6, generator=seeded(1))
     want = [model(given) for given in (x, other)]
     file = tmp_path / "scores.onnx"
-    torch.onnx.export(
-        unpack(model), (x,), file, dynamo=False, input_names=["x"], dynamic_axes={"x": {0: "batch", 1: "time"}}
+    options: dict[str, Any] = (
+        {"dynamo": False, "dynamic_axes": {"x": {0: "batch", 1: "time"}}}
+        if package == "onnx"
+        else {"dynamo": True, "dynamic_shapes": ({0: torch.export.Dim("batch"), 1: torch.export.Dim("time")},)}
     )
+    torch.onnx.export(unpack(model), (x,), file, input_names=["x"], **options)
     session = runtime.InferenceSession(file)
     for given, expected in zip((x, other), want, strict=True):
         assert_close(torch.from_numpy(session.run(None, {"x": given.numpy()})[0]), expected)
