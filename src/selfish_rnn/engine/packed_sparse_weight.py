@@ -37,10 +37,8 @@ class PackedSparseWeight(SparseWeight):
         return torch.empty(len(places), dtype=values.dtype).index_copy_(0, places.to(torch.int64), values.cpu())
 
     def load_topology(self, topology: Topology) -> None:
-        before = self.packed.sorted()[0]
-        removed = before[~torch.isin(before, topology.positions)]
-        grown = topology.positions[~torch.isin(topology.positions, before)]
-        self.packed.rewire(removed, grown)
+        change = Rewiring.between(self.topology, topology)
+        self.packed.rewire(change.removed_positions, change.grown)
 
     def existing(self, score: Callable[[], Tensor] | None = None) -> ActiveWeights:
         positions, places = self.packed.sorted()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ from torch.nn.utils.prune import BasePruningMethod
 from selfish_rnn.engine import library
 from selfish_rnn.engine.conversions.replaced import mark_replaced
 from selfish_rnn.engine.packed_weight import PackedWeight
-from selfish_rnn.engine.registry import counterpart, obstacle
+from selfish_rnn.engine.registry import counterpart, obstacle, replace_modules
 from selfish_rnn.sparsifier import Sparsifier
 from selfish_rnn.sparsifier.deferred import is_deferred, make_deferred
 from selfish_rnn.sparsifier.deferred.weight import DeferredWeight
@@ -99,17 +99,10 @@ class _Packing:
             if isinstance(weight, MaskedWeight)
         }
         self._packed: dict[int, PackedWeight] = {}
-        self._swapped: dict[int, nn.Module] = {}
         self._staying = self._shared_with_others(model)
 
     def run(self, model: Model) -> Model:
-        if self._packable(model):
-            return cast(Model, self._module(model))
-        for module in list(model.modules()):
-            for name, child in list(module._modules.items()):
-                if child is not None and self._packable(child):
-                    setattr(module, name, self._module(child))
-        return model
+        return replace_modules(model, self._packable, self._module)
 
     def replace_weights(self, model: nn.Module, made: Mapping[int, nn.Parameter], before: nn.Module) -> None:
         """Tell the sparsifiers; ``made`` are, by their ids, the deferred parameters that are not packed."""
@@ -161,7 +154,8 @@ class _Packing:
     def _is_sparse(self, module: nn.Module) -> bool:
         """Whether a sparsifier rules over a weight of a module, or one that may be sparse has zeros."""
         ruled = any(id(parameter) in self._makers for parameter in module.parameters(recurse=False))
-        return ruled or _is_pruned(module) or any(self._has_zeros(parameter) for _, (parameter, _) in _weights(module))
+        pruned = any(isinstance(hook, BasePruningMethod) for hook in module._forward_pre_hooks.values())
+        return ruled or pruned or any(self._has_zeros(parameter) for _, (parameter, _) in _weights(module))
 
     def _obstacle(self, module: nn.Module, staying: set[int] | None = None) -> str | None:
         """Why a module cannot be packed, if it cannot."""
@@ -188,10 +182,8 @@ class _Packing:
 
     def _module(self, module: nn.Module) -> nn.Module:
         """What takes the place of a module."""
-        if id(module) not in self._swapped:
-            weights = {name: self._weight(parameter, gates) for name, (parameter, gates) in _weights(module)}
-            self._swapped[id(module)] = counterpart(module, weights)
-        return self._swapped[id(module)]
+        weights = {name: self._weight(parameter, gates) for name, (parameter, gates) in _weights(module)}
+        return counterpart(module, weights)
 
     def _weight(self, parameter: nn.Parameter, gates: GateLayout) -> PackedWeight:
         if id(parameter) not in self._packed:
@@ -229,7 +221,3 @@ def _weights(module: nn.Module) -> Iterator[tuple[str, tuple[nn.Parameter, GateL
         parameter = module._parameters.get(name)
         if parameter is not None:
             yield name, (parameter, gates)
-
-
-def _is_pruned(module: nn.Module) -> bool:
-    return any(isinstance(hook, BasePruningMethod) for hook in module._forward_pre_hooks.values())

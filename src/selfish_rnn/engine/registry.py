@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from torch import nn
 
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.sparsifier.registry import same_gates
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 class _Counterpart(NamedTuple):
@@ -109,3 +111,24 @@ def carry_hooks(before: nn.Module, after: nn.Module) -> None:
     for name in _HOOKS:
         if name in before.__dict__:
             after.__dict__[name] = before.__dict__[name]
+
+
+def replace_modules(model: Model, wanted: Callable[[nn.Module], bool], make: Callable[[Any], nn.Module]) -> Model:
+    """Put what ``make`` gives in the place of every module that is ``wanted``, once for each however often it is used.
+
+    The model is changed in place, and returned; one that is itself wanted gives way as a whole.
+    """
+    made: dict[int, nn.Module] = {}
+
+    def replaced(module: nn.Module) -> nn.Module:
+        if id(module) not in made:
+            made[id(module)] = make(module)
+        return made[id(module)]
+
+    if wanted(model):
+        return cast(Model, replaced(model))
+    for module in list(model.modules()):
+        for name, child in list(module._modules.items()):
+            if child is not None and wanted(child):
+                setattr(module, name, replaced(child))
+    return model

@@ -10,8 +10,9 @@ from selfish_rnn.experiment.comparison import differences
 from selfish_rnn.experiment.presets import build_experiment, read_config
 from selfish_rnn.reproduce.paper import ITEMS
 from selfish_rnn.reproduce.plan import PlannedRun
-from selfish_rnn.reproduce.results import Results, collect, vocabulary_of
+from selfish_rnn.reproduce.results import Results, collect
 from selfish_rnn.reproduce.scales import Scale
+from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.scheduling.run_jobs import is_finished
 
 
@@ -21,8 +22,7 @@ def adopt(folder: Path, scale: Scale, results: Results, commit: str) -> tuple[Pl
     What decides no result, such as threads and engine, may differ. A folder that is not finished, has keys that today's
     settings do not know, or trains what no item needs, is an error that says so.
     """
-    if not (folder / "config.yaml").is_file():
-        raise UserError(f"{folder} is not the folder of a run: it has no config.yaml")
+    RunFolder.open(folder)
     if not is_finished(folder):
         raise UserError(f"{folder} is not finished: continue it with `selfish-rnn resume`, then adopt it")
     run = matching_run(folder, scale)
@@ -32,8 +32,9 @@ def adopt(folder: Path, scale: Scale, results: Results, commit: str) -> tuple[Pl
 
 def matching_run(folder: Path, scale: Scale) -> PlannedRun:
     """The run of a scale whose settings a run folder has."""
-    found = build_experiment(read_config(folder / "config.yaml"), str(folder / "config.yaml"))
-    vocabulary = vocabulary_of(folder)
+    files = RunFolder(folder)
+    found = build_experiment(read_config(files.config), str(files.config))
+    vocabulary = len(files.read_vocabulary())
     nearest: list[str] | None = None
     for run in _candidates(scale, found.seed):
         different = differences(found, run.trained(vocabulary))

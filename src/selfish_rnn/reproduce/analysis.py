@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from selfish_rnn.analysis.distance import align
 from selfish_rnn.analysis.evolution import distance_between, distance_from
@@ -54,7 +53,7 @@ def _record(epoch: int, distance: Any) -> dict[str, float]:
 
 
 def _same_start(first: Path, second: Path) -> bool:
-    seeds = {yaml.safe_load((folder / "config.yaml").read_text()).get("start_seed") for folder in (first, second)}
+    seeds = {Run.open(folder).experiment.start_seed for folder in (first, second)}
     return len(seeds) == 1 and None not in seeds
 
 

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from selfish_rnn import __version__
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.comparison import differences
-from selfish_rnn.experiment.presets import Settings, build_experiment
-from selfish_rnn.files import write_atomically
+from selfish_rnn.experiment.presets import Settings, build_experiment, read_config
+from selfish_rnn.files import read_json, write_atomically
 from selfish_rnn.reproduce.analysis import operations
 from selfish_rnn.reproduce.paper import ITEMS
 from selfish_rnn.reproduce.plan import PlannedRun
+from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.scheduling.run_jobs import is_finished
 from selfish_rnn.system import processor
 
@@ -109,30 +109,11 @@ def _read(path: Path) -> Result:
         raise UserError(f"{path} is not a result ({error}); restore it or delete it") from None
 
 
-def settings_of(folder: Path) -> Settings:
-    """The configuration of a run folder."""
-    settings: Settings = yaml.safe_load((folder / "config.yaml").read_text())
-    return settings
-
-
-def records_of(folder: Path) -> list[dict[str, Any]]:
-    """The record of every epoch; a last line that is still being written is left out."""
-    try:
-        lines = (folder / "metrics.jsonl").read_text().splitlines(keepends=True)
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def vocabulary_of(folder: Path) -> int:
-    """How many words the network of a run folder knows."""
-    return len(json.loads((folder / "vocabulary.json").read_text())["tokens"])
-
-
 def collect(folder: Path, run: PlannedRun, made: Mapping[str, Any], points: list[dict[str, float]]) -> Result:
     """What is kept of the run in a folder."""
-    records = records_of(folder)
-    summary = json.loads((folder / "summary.json").read_text()) if is_finished(folder) else {}
+    files = RunFolder(folder)
+    records = files.metrics.read()
+    summary = read_json(files.summary) if is_finished(folder) else {}
     series: dict[str, Any] = {key: [_rounded(record.get(key)) for record in records] for key in SERIES}
     large = [record.get(LARGE, {}) for record in records]
     series[LARGE] = {name: [counts.get(name) for counts in large] for name in (large[-1] if large else {})}
@@ -142,8 +123,8 @@ def collect(folder: Path, run: PlannedRun, made: Mapping[str, Any], points: list
         scale=run.scale.name,
         seed=run.seed,
         command=run.command,
-        settings=settings_of(folder),
-        summary={**summary, "vocabulary": vocabulary_of(folder)},
+        settings=read_config(files.config),
+        summary={**summary, "vocabulary": len(files.read_vocabulary())},
         series=series,
         density={
             name: {gate: _rounded(value, 6) for gate, value in gates.items()}

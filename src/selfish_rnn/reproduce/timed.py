@@ -13,7 +13,8 @@ from typing import Any
 from selfish_rnn.files import write_atomically
 from selfish_rnn.reproduce.making import Workshop
 from selfish_rnn.reproduce.plan import PlannedRun
-from selfish_rnn.reproduce.results import collect, made_here, records_of
+from selfish_rnn.reproduce.results import collect, made_here
+from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.scheduling.run_jobs import is_finished
 from selfish_rnn.scheduling.scheduler import SELFISH_RNN, Job, Progress
 
@@ -57,7 +58,7 @@ def make_timed(planned: Sequence[PlannedRun], workshop: Workshop, budget: float)
         together.outcomes += measured.failed
     for one in left:
         folder = workshop.folder(one)
-        if records_of(folder):  # else the time was too short for even one epoch
+        if RunFolder(folder).metrics.read():  # else the time was too short for even one epoch
             workshop.results.keep(collect(folder, one, made_here(), _Clock(folder).points), one)
     return together
 
@@ -65,7 +66,7 @@ def make_timed(planned: Sequence[PlannedRun], workshop: Workshop, budget: float)
 def _evaluation(planned: PlannedRun, workshop: Workshop, target: float) -> Job | None:
     """A job that measures the best model so far; none before the first epoch is finished."""
     folder = workshop.folder(planned)
-    if not records_of(folder):
+    if not RunFolder(folder).metrics.read():
         return None
     job = Job(
         name=planned.name,
@@ -91,7 +92,7 @@ class _Clock:
         self._path = folder.with_name(f"{folder.name}.clock.json")
         state: dict[str, Any] = json.loads(self._path.read_text()) if self._path.exists() else {}
         self.points: list[dict[str, float]] = state.get("points", [])
-        records = records_of(folder)
+        records = RunFolder(folder).metrics.read()
         # A scheduler that was killed could not write down how long its runs had worked; they themselves did.
         self.seconds: float = max(state.get("seconds", 0.0), records[-1]["seconds"] if records else 0.0)
 

@@ -180,7 +180,8 @@ class TopologyHistory:
                 break
             found = record.topologies
         if found is None:
-            raise ValueError(f"{self.path} has no record that early" if self.path.exists() else self._missing())
+            missing = "does not exist: the run kept no topologies (keep_topologies)"
+            raise ValueError(f"{self.path} {'has no record that early' if self.path.exists() else missing}")
         return dict(found)
 
     def topology(self, name: str, *, step: int | None = None, epoch: int | None = None) -> Topology:
@@ -189,9 +190,6 @@ class TopologyHistory:
         if name not in found:
             raise ValueError(f"{self.path} has no matrix {name!r}; there are {', '.join(found)}")
         return found[name]
-
-    def _missing(self) -> str:
-        return f"{self.path} does not exist: the run kept no topologies (keep_topologies)"
 
     def _frames(self) -> Iterator[tuple[dict[str, Any], memoryview, int]]:
         """Of every whole record the head, the lists, and where in the file it ends."""

@@ -138,14 +138,6 @@ def places_of_ranks(ranks: Numbers, taken: Numbers) -> Numbers:
     return ranks + np.searchsorted(free_before, ranks, side="right")
 
 
-def contains(numbers: Numbers, wanted: Numbers) -> npt.NDArray[np.bool_]:
-    """Which of ``wanted`` are among ``numbers``, which increase."""
-    if not len(numbers):
-        return np.zeros(len(wanted), dtype=np.bool_)
-    found: npt.NDArray[np.bool_] = numbers[np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)] == wanted
-    return found
-
-
 def _others(numbers: Numbers, population: int) -> Numbers:
     left = np.ones(population, dtype=np.bool_)
     left[numbers] = False

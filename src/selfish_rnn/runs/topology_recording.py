@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.runs.topologies import TopologyHistory
-from selfish_rnn.runs.topology_coding import contains
 from selfish_rnn.topology import Rewiring, Topology
 from selfish_rnn.training.metrics import EpochRecord, Listener, StepReport
 from selfish_rnn.training.trainer import Trainer
@@ -52,12 +51,5 @@ class TopologyRecorder(Listener):
                 saved = after.to_saved()
                 if not torch.equal(saved, self._known[weight.name]):
                     before = Topology.from_saved(self._known[weight.name], after.shape, after.gates)
-                    recording.add(weight.name, changes(before, after))
+                    recording.add(weight.name, Rewiring.between(before, after))
                     self._known[weight.name] = saved
-
-
-def changes(before: Topology, after: Topology) -> Rewiring:
-    """The least that turns one topology into another."""
-    old, new = before.positions.numpy(), after.positions.numpy()
-    removed = torch.from_numpy(~contains(new, old))
-    return Rewiring(before, removed, torch.from_numpy(new[~contains(old, new)]))

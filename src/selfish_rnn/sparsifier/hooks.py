@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -57,8 +57,9 @@ class Hooks:
         for index, parameter in enumerate(listener.hooked_parameters):
             frozen = not parameter.requires_grad
             parameter.requires_grad_(True)  # a frozen one takes no hooks, and may be thawed later
-            handles.append(parameter.register_hook(_computed(reference, index)))  # type: ignore[no-untyped-call]
-            handles.append(parameter.register_post_accumulate_grad_hook(_accumulated(reference, index)))  # type: ignore[no-untyped-call]
+            computed, accumulated = (functools.partial(hook, reference, index) for hook in (_computed, _accumulated))
+            handles.append(parameter.register_hook(computed))  # type: ignore[no-untyped-call]
+            handles.append(parameter.register_post_accumulate_grad_hook(accumulated))  # type: ignore[no-untyped-call]
             parameter.requires_grad_(not frozen)
         self._number = next(_numbers)
         _listen_to_steps()
@@ -178,22 +179,16 @@ class _AfterLoading:
         return _AfterLoading, ()
 
 
-def _computed(reference: weakref.ref[HookListener], index: int) -> Callable[[Tensor], None]:
-    def hook(gradient: Tensor) -> None:
-        listener = reference()
-        if listener is not None:
-            listener.on_gradient(index, gradient)
-
-    return hook
+def _computed(reference: weakref.ref[HookListener], index: int, gradient: Tensor) -> None:
+    listener = reference()
+    if listener is not None:
+        listener.on_gradient(index, gradient)
 
 
-def _accumulated(reference: weakref.ref[HookListener], index: int) -> Callable[[Tensor], None]:
-    def hook(parameter: Tensor) -> None:
-        listener = reference()
-        if listener is not None and parameter.grad is not None:
-            listener.on_accumulated(index)
-
-    return hook
+def _accumulated(reference: weakref.ref[HookListener], index: int, parameter: Tensor) -> None:
+    listener = reference()
+    if listener is not None and parameter.grad is not None:
+        listener.on_accumulated(index)
 
 
 _numbers = itertools.count()

@@ -12,7 +12,7 @@ from torch import Tensor
 from selfish_rnn.topology.methods import Method
 from selfish_rnn.topology.redistribution import AfterRemoval, MatrixCounts
 from selfish_rnn.topology.removal import remove, remove_over_network
-from selfish_rnn.topology.sampling import false_indices
+from selfish_rnn.topology.sampling import contains, false_indices
 from selfish_rnn.topology.topology import ActiveWeights, Network, Topology
 
 
@@ -27,6 +27,13 @@ class Rewiring:
     before: Topology
     removed: Tensor
     grown: Tensor
+
+    @classmethod
+    def between(cls, before: Topology, after: Topology) -> Rewiring:
+        """The least that turns one topology into another."""
+        old, new = before.positions.numpy(), after.positions.numpy()
+        removed, grown = ~contains(new, old), new[~contains(old, new)]
+        return cls(before, torch.from_numpy(removed), torch.from_numpy(grown))
 
     @property
     def removed_positions(self) -> Tensor:

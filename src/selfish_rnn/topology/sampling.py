@@ -99,3 +99,11 @@ def merge(first: Tensor, second: Tensor) -> Tensor:
     both = np.concatenate([first.numpy(), second.numpy()])
     both.sort(kind="stable")  # a timsort: it finds the two runs and merges them
     return torch.from_numpy(both)
+
+
+def contains(numbers: Numbers, wanted: Numbers) -> npt.NDArray[np.bool_]:
+    """Which of ``wanted`` are among ``numbers``, which increase."""
+    if not len(numbers):
+        return np.zeros(len(wanted), dtype=np.bool_)
+    found: npt.NDArray[np.bool_] = numbers[np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)] == wanted
+    return found

@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from selfish_rnn.analysis.distance.alignment import Alignment, MatrixAlignment
 from selfish_rnn.analysis.distance.matching import Partners, UnitMatch
-from selfish_rnn.runs.topology_coding import contains
 from selfish_rnn.text import aligned
 from selfish_rnn.topology import GateLayout, Topology
+from selfish_rnn.topology.sampling import contains
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
@@ -79,7 +79,7 @@ def load_packed(make: Callable[[], Model], path: str | os.PathLike[str]) -> Mode
         model.load_state_dict(state)
     except RuntimeError as error:
         raise UserError(f"{path} does not fit the model that is made: {str(error)[:500]}") from error
-    for name, tensor in _tensors(model):
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_meta:
             raise UserError(f"{name} is not in {path} and was made on the meta device: make the model on the CPU")
     return model
@@ -87,11 +87,6 @@ def load_packed(make: Callable[[], Model], path: str | os.PathLike[str]) -> Mode
 
 def _no_weights(shape: tuple[int, int], gate_rows: list[int]) -> PackedWeight:
     return PackedWeight(shape, torch.empty(0, dtype=torch.int64), gate_rows=gate_rows)
-
-
-def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from model.named_parameters()
-    yield from model.named_buffers()
 
 
 def _materialise(model: nn.Module) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from torch import nn
 
@@ -10,7 +10,7 @@ from selfish_rnn.engine.conversions.replaced import mark_replaced
 from selfish_rnn.engine.packed_sparse_weight import PackedSparseWeight
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.packing import sparsifiers, tell_sparsifiers
-from selfish_rnn.engine.registry import original
+from selfish_rnn.engine.registry import original, replace_modules
 from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -35,7 +35,7 @@ def unpack(model: Model) -> Model:
         )
     before = dict(model.named_parameters())
     unpacking = _Unpacking()
-    unpacked = unpacking.run(model)
+    unpacked = replace_modules(model, _is_packed, unpacking.module)
     tell_sparsifiers(ruling, unpacked, unpacking.masked, model)
     mark_replaced(model, before, unpacked)
     return unpacked
@@ -46,16 +46,6 @@ class _Unpacking:
 
     def __init__(self) -> None:
         self._parameters: dict[int, nn.Parameter] = {}
-        self._swapped: dict[int, nn.Module] = {}
-
-    def run(self, model: Model) -> Model:
-        if _is_packed(model):
-            return cast(Model, self._module(model))
-        for module in list(model.modules()):
-            for name, child in list(module._modules.items()):
-                if child is not None and _is_packed(child):
-                    setattr(module, name, self._module(child))
-        return model
 
     def masked(self, weight: SparseWeight) -> SparseWeight:
         """The same weight of a sparsifier, stored whole."""
@@ -63,15 +53,12 @@ class _Unpacking:
             return weight
         return MaskedWeight(weight.name, self._parameter(weight.packed), weight.gates, weight.topology)
 
-    def _module(self, module: nn.Module) -> nn.Module:
-        if id(module) not in self._swapped:
-            matrices = {
-                name: self._parameter(child)
-                for name, child in module._modules.items()
-                if isinstance(child, PackedWeight)
-            }
-            self._swapped[id(module)] = original(module, matrices)
-        return self._swapped[id(module)]
+    def module(self, module: nn.Module) -> nn.Module:
+        """What takes the place of a packed module."""
+        children = module._modules.items()
+        return original(
+            module, {name: self._parameter(each) for name, each in children if isinstance(each, PackedWeight)}
+        )
 
     def _parameter(self, weight: PackedWeight) -> nn.Parameter:
         if id(weight) not in self._parameters:

@@ -10,6 +10,7 @@ from selfish_rnn.engine.conversions.replaced import mark_replaced
 from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight, rounded
 from selfish_rnn.engine.packed_weight import PackedWeight, packed_weights
 from selfish_rnn.engine.packing import pack, sparsifiers
+from selfish_rnn.engine.registry import replace_modules
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -45,13 +46,8 @@ def quantize(model: Model, *, arithmetic: Literal["int8", "float32"] = "int8", s
             "there is torch.ao.quantization.quantize_dynamic"
         )
     before = dict(model.named_parameters())
-    made: dict[int, nn.Module] = {}
-    for module in list(model.modules()):
-        for name, child in list(module._modules.items()):
-            if isinstance(child, PackedWeight):
-                if id(child) not in made:
-                    made[id(child)] = _quantized(child) if arithmetic == "int8" else _rounded(child)
-                module._modules[name] = made[id(child)]
+    make = _quantized if arithmetic == "int8" else _rounded
+    model = replace_modules(model, lambda module: isinstance(module, PackedWeight), make)
     mark_replaced(model, before, model)
     return model.eval().requires_grad_(False)
 

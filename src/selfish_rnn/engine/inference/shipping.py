@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from selfish_rnn.engine.inference.program import Operation, Place, Program
 from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight, check_weights, rounded
 from selfish_rnn.engine.library import cell_kind
-from selfish_rnn.engine.packed_weight import PackedWeight
+from selfish_rnn.engine.packed_weight import PackedWeight, packed_weights
+from selfish_rnn.engine.registry import replace_modules
 from selfish_rnn.errors import UserError
-from selfish_rnn.topology import GateLayout, Topology
+from selfish_rnn.topology import Topology
 
 MASK, SCALE = ".mask", ".scale"
 
@@ -32,7 +33,7 @@ def int8_tensors(saved: Mapping[str, Tensor], shapes: Shapes) -> dict[str, Tenso
     for name in _sparse(saved):
         positions = Topology.from_saved(saved[name + MASK], shapes[name]).positions
         kept, made[name], made[name + SCALE] = rounded(shapes[name], positions, saved[name].flatten())
-        made[name + MASK] = Topology(shapes[name], GateLayout.single(shapes[name][0]), kept).to_bits()
+        made[name + MASK] = Topology.plain(shapes[name], kept).to_bits()
     return made
 
 
@@ -47,14 +48,12 @@ def float_tensors(saved: Mapping[str, Tensor], shapes: Shapes, source: str) -> d
 
 def put_int8(model: Model, saved: Mapping[str, Tensor], source: str) -> Model:
     """Put int8 weights in the place of the packed weights of their names; the model is then for inference."""
-    made: dict[int, QuantizedWeight] = {}
-    for prefix, module in list(model.named_modules()):
-        for local, child in list(module._modules.items()):
-            if isinstance(child, PackedWeight):
-                if id(child) not in made:
-                    name = f"{prefix}.{local}" if prefix else local
-                    made[id(child)] = QuantizedWeight(child.shape, *_checked(saved, name, child.shape, source))
-                module._modules[local] = made[id(child)]
+    names = {id(weight): name for name, weight in packed_weights(model).items()}
+
+    def in_int8(weight: PackedWeight) -> QuantizedWeight:
+        return QuantizedWeight(weight.shape, *_checked(saved, names[id(weight)], weight.shape, source))
+
+    model = replace_modules(model, lambda module: id(module) in names, in_int8)
     return model.eval().requires_grad_(False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -171,7 +172,7 @@ class DeferredTensor(Tensor):
         if any(isinstance(each, Tensor) and each.ndim for each in (*arguments, *named.values())):
             return None
         if function in _FILLING or function in _ELEMENTWISE:
-            step = _with_names(function, named)
+            step = functools.partial(function, **named)
             self.start.add(Step(self.first, stop, step, arguments, overwrites=function in _FILLING))
             return self
         if function in _OUT_OF_PLACE and self.numel() == self.start.size:
@@ -189,10 +190,6 @@ class DeferredTensor(Tensor):
             return function(self.whole(), *arguments, **named)
         views = [DeferredTensor(self.start, int(each.storage_offset()), each.shape) for each in several]
         return views if isinstance(found, (list, tuple)) else views[0]
-
-
-def _with_names(function: Any, named: Mapping[str, Any]) -> Callable[..., Any]:
-    return (lambda values, *arguments: function(values, *arguments, **named)) if named else function
 
 
 def _defaults(function: Any) -> tuple[Any, ...]:
