@@ -29,7 +29,7 @@ def reset_state(optimizer: Optimizer, parameter: nn.Parameter, positions: Tensor
     starts it with, zero for most; but with ``kept``, the positions of the weights that stay, second moments start at
     the mean over those, ``v = mean(v[kept])``.
 
-    The code that RigL was published with starts them at zero too. An optimizer of that kind counts the steps of the whole
+    The code that RigL was published with starts them at zero too. Such an optimizer counts the steps of the whole
     matrix, not of one weight, so its correction for a young average is long over, and the first step after growth is
 
         lr (1 - beta_1) g / sqrt((1 - beta_2) g²) = lr (1 - beta_1) / sqrt(1 - beta_2)
