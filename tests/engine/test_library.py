@@ -33,7 +33,7 @@ def test_a_library_that_the_system_cannot_load_is_told_once(
     assert not library.available()
     assert not library.available()
     assert len([record for record in caplog.records if str(broken) in record.message]) == 1
-    with pytest.raises(RuntimeError, match="cannot be loaded: .*; use the masked engine"):
+    with pytest.raises(RuntimeError, match=r"cannot be loaded: .*; use the masked engine"):
         library.kernels.__wrapped__()
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from selfish_rnn.models.base import LanguageModel
+from selfish_rnn.models.base import Encoded, LanguageModel
+from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
 
 FOLDER = Path(__file__).parents[1] / "golden"
 TOLERANCES = {torch.float64: (1e-9, 1e-9), torch.float32: (1e-5, 5e-5)}
@@ -40,6 +42,20 @@ class Golden:
 
     def check_gradient_value(self, got: Tensor, key: str) -> None:
         self._check(got, key, self.gradient_tolerance)
+
+    def check_training(self, model: LanguageModel, encoded: Encoded, likelihood: str, names: Mapping[str, str]) -> None:
+        """The loss and its parts, and the gradients of parameters; ``names`` are those in the file."""
+        parts = {
+            likelihood: model.loss(encoded.output, self["targets"]),
+            "ar": activation_penalty(getattr(encoded, model.activation_penalty_on), 2.0),
+            "tar": temporal_activation_penalty(encoded.raw, 1.0),
+        }
+        loss = sum(parts.values(), start=torch.zeros((), dtype=self.dtype))
+        for key, part in {**parts, "loss": loss}.items():
+            self.check(part, key)
+        loss.backward()
+        for ours, theirs in names.items():
+            self.check_gradient(model.get_parameter(ours), f"grad_{theirs}")
 
     def _check(self, got: Tensor, key: str, tolerance: float) -> None:
         want = torch.from_numpy(np.asarray(self._arrays[key], dtype=np.float64))

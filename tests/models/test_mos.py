@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from selfish_rnn.models import MixtureOfSoftmaxesLSTM, regularisers
 from selfish_rnn.models.cells import mixture
 from selfish_rnn.models.cells.mixture import DenseProduct, mixture_log_probabilities, mixture_loss
-from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
 from selfish_rnn.sparsifier.registry import gate_layouts
 
 DROPOUTS = ("dropout_word", "dropout_input", "dropout_hidden", "dropout_output", "dropout_latent", "weight_drop")
@@ -92,17 +91,7 @@ def test_golden_model(dtype: torch.dtype) -> None:
     model.train()
     set_weight_drop(model, 0.0)
     encoded = model.encode(golden["tokens"], state)
-    likelihood = model.loss(encoded.output, golden["targets"])
-    activation = activation_penalty(getattr(encoded, model.activation_penalty_on), 2.0)
-    temporal = temporal_activation_penalty(encoded.raw, 1.0)
-    golden.check(likelihood, "nll")
-    golden.check(activation, "ar")
-    golden.check(temporal, "tar")
-    loss = likelihood + activation + temporal
-    golden.check(loss, "loss")
-    loss.backward()
-    for ours, theirs in names.items():
-        golden.check_gradient(model.get_parameter(ours), f"grad_{theirs}")
+    golden.check_training(model, encoded, "nll", names)
 
 
 def mixture_inputs(positions: int) -> tuple[list[Tensor], Tensor]:

@@ -18,7 +18,6 @@ from reference import ordered_neurons_loop
 from selfish_rnn.errors import UserError
 from selfish_rnn.models import OrderedNeuronsLSTM, regularisers
 from selfish_rnn.models.cells.ordered_neurons import OrderedNeuronsCell
-from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
 from selfish_rnn.sparsifier.registry import gate_layouts
 
 OFF = dict.fromkeys(("dropout_word", "dropout_input", "dropout_hidden", "dropout_output", "weight_drop"), 0.0)
@@ -124,17 +123,7 @@ def test_golden_language_model(dtype: torch.dtype) -> None:
 
     encoded = model.encode(golden["tokens"], model.initial_state(3))
     golden.check(model.logits(encoded.output), "logits")
-    cross_entropy = model.loss(encoded.output, golden["targets"])
-    activation = activation_penalty(getattr(encoded, model.activation_penalty_on), 2.0)
-    temporal = temporal_activation_penalty(encoded.raw, 1.0)
-    golden.check(cross_entropy, "ce")
-    golden.check(activation, "ar")
-    golden.check(temporal, "tar")
-    loss = cross_entropy + activation + temporal
-    golden.check(loss, "loss")
-    loss.backward()
-    for ours, theirs in names.items():
-        golden.check_gradient(model.get_parameter(ours), f"grad_{theirs}")
+    golden.check_training(model, encoded, "ce", names)
 
 
 SIZES = {"embedding": "emsize", "hidden": "nhid", "layers": "nlayers", "chunk": "chunk_size"}

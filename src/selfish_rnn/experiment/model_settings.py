@@ -46,8 +46,8 @@ class ModelSettings(Section):
     def sizes(self, vocabulary: int) -> tuple[int, int]:
         """How many positions the matrices have that are made sparse, and how many parameters there are besides."""
         model = self.outline(vocabulary)
-        positions = sum(math.prod(each.shape) for each in model.sparse_matrices())
-        return positions, sum(parameter.numel() for parameter in model.parameters()) - positions
+        sparse = sum(math.prod(each.shape) for each in model.sparse_matrices())
+        return sparse, sum(parameter.numel() for parameter in model.parameters()) - sparse
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process finds the class by the name of the model: it is made, not written."""

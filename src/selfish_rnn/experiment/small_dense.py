@@ -50,8 +50,8 @@ def small_dense(experiment: Experiment, vocabulary: int) -> Experiment:
 
 def sparse_parameters(experiment: Experiment, vocabulary: int) -> int:
     """How many parameters the experiment's model has once it is sparse, biases and what stays dense included."""
-    positions, others = experiment.model.sizes(vocabulary)
-    return others + round((1 - experiment.sparsity) * positions)
+    sparse, others = experiment.model.sizes(vocabulary)
+    return others + round((1 - experiment.sparsity) * sparse)
 
 
 def _widths(model: ModelSettings) -> dict[str, int | tuple[int, ...]]:

@@ -132,8 +132,9 @@ def topology_given(
 ) -> bool:
     """Whether the topology is given, by masks or by the model, and not drawn."""
     stored = [each.name for each in chosen if each.stored]
-    if stored and method.signal == "momentum":
-        raise ValueError(f"{stored[0]} is packed, but {unpackable(method)}")
+    obstacle = unpackable(method)
+    if stored and obstacle is not None:
+        raise ValueError(f"{stored[0]} is packed, but {obstacle}")
     if stored and masks is not None:
         raise ValueError(f"{stored[0]} is packed and has its topology already: leave masks= out")
     if stored and len(stored) < len(chosen) and topology == "random":

@@ -121,15 +121,15 @@ def _nothing_to_pack(experiment: Experiment) -> str | None:
 
 def _known_to_pay(experiment: Experiment, vocabulary: int) -> str | None:
     """Why the packed engine is the one to take, if that is known without a measurement."""
-    positions, _ = experiment.model.sizes(vocabulary)
-    masked, available = positions * MASKED_BYTES, available_memory()
+    size, _ = experiment.model.sizes(vocabulary)
+    masked, available = size * MASKED_BYTES, available_memory()
     if available is not None and masked > available:
         return f"masked takes {masked / 2**30:,.0f} GiB or more, {available / 2**30:,.0f} are available"
-    large = positions >= KNOWN_POSITIONS and experiment.model.name in KNOWN_MODELS
+    large = size >= KNOWN_POSITIONS and experiment.model.name in KNOWN_MODELS
     sparse = experiment.sparsity >= KNOWN_SPARSITY and not experiment.method.build().prunes
     tokens = experiment.batch_size // experiment.sub_batches * experiment.window
     if large and sparse and tokens >= KNOWN_TOKENS:
-        return f"known to be faster for {positions:,} positions at sparsity {experiment.sparsity:g}"
+        return f"known to be faster for {size:,} positions at sparsity {experiment.sparsity:g}"
     return None
 
 

@@ -94,9 +94,9 @@ class DenseProduct:
 class PackedProduct(DenseProduct):
     """The same with a packed D."""
 
-    def __init__(self, weight: PackedWeight, positions: int) -> None:
+    def __init__(self, weight: PackedWeight, targets: int) -> None:
         self._index = weight.index
-        self._scale = 1 / positions
+        self._scale = 1 / targets
         # For growth by gradient; see selfish_rnn.engine.dense_gradients.
         self._dense = torch.zeros(weight.shape) if is_collecting(weight.index) else None
 
@@ -139,11 +139,11 @@ class _MixtureLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, product: DenseProduct, targets: Tensor, with_gradients: bool, *inputs: Tensor) -> Tensor:
         prior, latent, weight, bias = inputs
-        positions, experts = prior.shape
-        piece = min(positions, max(1, SCORES_AT_ONCE // (experts * len(bias))))
+        count, experts = prior.shape
+        piece = min(count, max(1, SCORES_AT_ONCE // (experts * len(bias))))
         gradients = [torch.zeros_like(tensor) for tensor in inputs if with_gradients]
         loss = weight.new_zeros(())
-        for start in range(0, positions, piece):
+        for start in range(0, count, piece):
             here = slice(start, start + piece)
             features = latent[here].flatten(0, 1)
             words = targets[here].repeat_interleave(experts).unsqueeze(-1)
@@ -162,9 +162,9 @@ class _MixtureLoss(torch.autograd.Function):
                 grad_scores = exponentials.mul_(attraction / total).scatter_add_(-1, words, -attraction)
                 grad_features = product.backward(features, grad_scores, weight, grad_weight, grad_bias)
                 grad_latent[here] = grad_features.view_as(grad_latent[here])
-        ctx.save_for_backward(*(gradient.div_(positions) for gradient in gradients))
+        ctx.save_for_backward(*(gradient.div_(count) for gradient in gradients))
         ctx.product = product
-        return loss / positions
+        return loss / count
 
     @staticmethod
     @once_differentiable
