@@ -7,6 +7,8 @@ import os
 import pty
 import re
 import select
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -105,6 +107,39 @@ def test_a_person_types_and_leaves(terminal: Terminal) -> None:
 def test_a_person_leaves_with_control_c(terminal: Terminal) -> None:
     terminal.wait_for("> ")
     assert terminal.leave(key="\x03") == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+@pytest.mark.skipif(not available(), reason="needs the packed engine")
+def test_the_screen_of_a_talk(exported: Path, tmp_path: Path) -> None:
+    """What an audience sees: both texts side by side, their speeds under them; and a clean screen afterwards."""
+
+    def tmux(*words: str) -> str:
+        command = ["tmux", "-S", str(tmp_path / "socket"), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    def screen(pattern: str) -> str:
+        last = time.monotonic() + PATIENCE
+        while not re.search(pattern, shown := tmux("capture-pane", "-p"), flags=re.DOTALL):
+            assert time.monotonic() < last, f"{pattern!r} did not come, but {shown!r}"
+            time.sleep(0.1)
+        return shown
+
+    words = [sys.executable, "-m", "selfish_rnn", "generate", str(exported), "-i", "--tokens", "8", "--seed", "1"]
+    tmux("-f", "/dev/null", "new-session", "-d", "-x", "100", "-y", "24", "sh")
+    try:
+        tmux("send-keys", f"PS1=done:; {shlex.join(words)}; echo code=$?", "Enter")
+        screen(r"quit leaves\.\n>\n")
+        tmux("send-keys", "the cat", "Enter")
+        shown = screen(r"times as fast as dense\n>\n")
+        assert re.search(r"^dense {30,}packed *$", shown, flags=re.MULTILINE)
+        assert re.search(r"^the cat \S.* {2,}the cat \S", shown, flags=re.MULTILINE)
+        assert re.search(r"^[\d,]+ tokens/s {20,}[\d,]+ tokens/s$", shown, flags=re.MULTILINE)
+        tmux("send-keys", "quit", "Enter")
+        screen(r"> quit\ncode=0\ndone:")
+    finally:
+        tmux("kill-server")
 
 
 @pytest.mark.slow

@@ -60,9 +60,7 @@ class SharedModel(ModelHubMixin, library_name="selfish-rnn"):  # type: ignore[ca
             if missing:
                 raise UserError(f"{model_id} has no {' and no '.join(missing)}: make the folder with save_pretrained")
         else:
-            known = {
-                key: where[key] for key in ("revision", "cache_dir", "force_download", "token", "local_files_only")
-            }
+            known = {key: where[key] for key in DOWNLOAD}
             files = {name: Path(hf_hub_download(model_id, name, **known)) for name in (MODEL, FACTS)}
         facts = json.loads(files[FACTS].read_text(encoding="utf-8"))
         return cls(load_model(files[MODEL], packed=packed), files[MODEL].read_bytes(), facts)
