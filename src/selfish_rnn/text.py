@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # which the library can do without
+    from rich.console import Console
+    from rich.table import Table
 
 
 def duration(seconds: float) -> str:
@@ -43,3 +48,20 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
         fitted = (cell.rjust(width) if column in right else cell.ljust(width) for column, (cell, width) in cells)
         lines.append("  ".join(fitted).rstrip())
     return "\n".join(lines)
+
+
+def say(console: Console, text: str) -> None:
+    """Text as it is, however long."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def plain_table(text: Iterable[str] = (), numbers: Iterable[str] = (), **options: Any) -> Table:
+    """A table without lines, with columns of text and then columns of numbers under these headings."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), **options)
+    for heading in text:
+        table.add_column(heading, overflow="fold")
+    for heading in numbers:
+        table.add_column(heading, justify="right")
+    return table

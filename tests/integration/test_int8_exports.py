@@ -124,7 +124,7 @@ def test_what_does_not_fit_is_refused(folder: Path, texts: Path, tmp_path: Path)
     for change, message in (
         ({"format": "int8 9"}, "of format int8 9"),
         ({"model": "[]"}, "of a model called"),
-        ({"evaluation": '{"window": 0}'}, "positive whole numbers"),
+        ({"evaluation": '{"window": 0}'}, "settings of its evaluation: window: must be greater than 0"),
         ({"evaluation": '{"widow": 3}'}, "settings of its evaluation"),
     ):
         save_tensors(tmp_path / "odd.safetensors", tensors, {**metadata, **change})

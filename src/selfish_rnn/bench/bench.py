@@ -27,7 +27,7 @@ from selfish_rnn.engine.packed_weight import packed_weights
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import clear_write_errors
 from selfish_rnn.system import keep_freed_memory, machine
-from selfish_rnn.text import duration
+from selfish_rnn.text import duration, say
 
 BUSY = 0.1
 """The share of the cores that others may take: waiting for each other, threads are hit harder than that."""
@@ -60,7 +60,7 @@ def bench(console: Console, options: BenchOptions, command: str) -> bool:
     content: dict[str, Any] = {"command": command, "date": date, "machine": found, "settings": settings}
     kernels = found["kernels"] or "no processor (not built)"
     processor = f"{found['processor']}, {found['cores']} cores, threads: {found['threads']}"
-    _say(console, f"{processor}, kernels for {kernels}, torch {found['torch']}")
+    say(console, f"{processor}, kernels for {kernels}, torch {found['torch']}")
     # A log gets the rows only.
     with console.status("starting") if console.is_terminal else contextlib.nullcontext() as status:
         benchmark = Benchmark(options, console, status)
@@ -68,12 +68,12 @@ def bench(console: Console, options: BenchOptions, command: str) -> bool:
             benchmark.note(f"other programs take {100 * found['busy']:.0f} % of the cores: do not trust these figures")
         undrawn = figure.no_figure(options.what)
         if undrawn:
-            _say(console, undrawn)
+            say(console, undrawn)
         content |= {"complete": False, "notes": benchmark.notes, "rows": []}
         try:
             for row in benchmark.rows():
                 content["rows"] = completed([*content["rows"], row])
-                _say(console, report.line(content["rows"][-1]))
+                say(console, report.line(content["rows"][-1]))
                 report.write(path, content)
             content["complete"] = True
         except KeyboardInterrupt:
@@ -83,16 +83,12 @@ def bench(console: Console, options: BenchOptions, command: str) -> bool:
     report.show(console, rows, options)
     console.print()
     if not undrawn and not figure.no_figure([row["kind"] for row in rows]):
-        _say(console, f"The figure is {figure.draw(path)}.")
+        say(console, f"The figure is {figure.draw(path)}.")
     if content["complete"]:
-        _say(console, f"Measured in {duration(time.monotonic() - start)}; everything is in {path}.")
+        say(console, f"Measured in {duration(time.monotonic() - start)}; everything is in {path}.")
     else:
-        _say(console, f"Stopped; what was measured until then ({len(rows)} rows) is in {path}.")
+        say(console, f"Stopped; what was measured until then ({len(rows)} rows) is in {path}.")
     return bool(content["complete"])
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, soft_wrap=True)
 
 
 class Benchmark:
@@ -120,7 +116,7 @@ class Benchmark:
         """Say something that belongs to the results, once."""
         if text not in self.notes:
             self.notes.append(text)
-            _say(self.console, text)
+            say(self.console, text)
 
     def rows(self) -> Iterator[Row]:
         """Everything, in the order of the options."""

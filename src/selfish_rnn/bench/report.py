@@ -14,6 +14,7 @@ from selfish_rnn.bench.engines import ENGINES, KINDS
 from selfish_rnn.bench.measurements import Row, grouped
 from selfish_rnn.bench.options import BenchOptions
 from selfish_rnn.files import write_atomically
+from selfish_rnn.text import plain_table
 
 
 def label(engine: str, row: Row) -> str:
@@ -85,11 +86,8 @@ def _title(row: Row, options: BenchOptions) -> str:
 
 def _table(group: Sequence[Row]) -> Table:
     """A line for each engine, the baseline first, and a column for each sparsity; products one after the other."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
     rows = sorted(group, key=lambda row: row["sparsity"])
-    sparsities = list(dict.fromkeys(row["sparsity"] for row in rows))
-    for heading in ("sparsity", *(f"{sparsity:g}" for sparsity in sparsities)):
-        table.add_column(heading, justify="left" if heading == "sparsity" else "right")
+    table = plain_table(["sparsity"], [f"{sparsity:g}" for sparsity in dict.fromkeys(row["sparsity"] for row in rows)])
     for title in dict.fromkeys(row["title"] for row in group):
         own = {row["sparsity"]: row for row in rows if row["title"] == title}
         first = next(iter(own.values()))
@@ -109,9 +107,7 @@ def _table(group: Sequence[Row]) -> Table:
 
 def _width_table(group: Sequence[Row]) -> Table:
     """A line for each width."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading, _ in _width_cells(group[0]):
-        table.add_column(heading, justify="right")
+    table = plain_table(numbers=[heading for heading, _ in _width_cells(group[0])])
     for row in group:
         table.add_row(*(cell for _, cell in _width_cells(row)))
     return table

@@ -11,13 +11,14 @@ import typer
 from typer.core import TyperGroup
 
 from selfish_rnn import __version__
-from selfish_rnn.cli.console import StoppedError, output, plain_table, say, show_error
+from selfish_rnn.cli.console import StoppedError, output, show_error
 from selfish_rnn.cli.flops import flops
 from selfish_rnn.cli.reproduce import reproduce
 from selfish_rnn.cli.sweep import sweep
 from selfish_rnn.cli.training import DeviceOption, preset_and_assignments, resume, train
 from selfish_rnn.cli.writing import export, header, report
 from selfish_rnn.errors import RankLostError, SaidByFirst, UserError
+from selfish_rnn.text import plain_table, say
 
 
 class Commands(TyperGroup):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from selfish_rnn.errors import UserError
+from selfish_rnn.text import say
 
 # All control characters but tab and line feed; and those that turn the direction of what follows.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -43,21 +42,6 @@ class SafeConsole(Console):
 def output() -> SafeConsole:
     """Where results go."""
     return SafeConsole(width=None if sys.stdout.isatty() else 200)
-
-
-def say(console: Console, text: str) -> None:
-    """Text as it is, however long."""
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-
-def plain_table(text: Iterable[str] = (), numbers: Iterable[str] = (), **options: Any) -> Table:
-    """A table without lines, with columns of text and then columns of numbers under these headings."""
-    table = Table(box=None, padding=(0, 2, 0, 0), **options)
-    for heading in text:
-        table.add_column(heading, overflow="fold")
-    for heading in numbers:
-        table.add_column(heading, justify="right")
-    return table
 
 
 def show_error(message: str) -> None:

@@ -13,10 +13,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from selfish_rnn.cli.console import plain_table, say
 from selfish_rnn.experiment.configured_methods import ConfiguredMethod
 from selfish_rnn.experiment.settings import Experiment
-from selfish_rnn.text import duration
+from selfish_rnn.text import duration, plain_table, say
 from selfish_rnn.training.evaluation import perplexity
 from selfish_rnn.training.metrics import EpochRecord, Listener, StepReport
 from selfish_rnn.training.trainer import Trainer

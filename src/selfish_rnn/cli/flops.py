@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from selfish_rnn.cli.console import output, plain_table
+from selfish_rnn.cli.console import output
 from selfish_rnn.errors import UserError
+from selfish_rnn.text import plain_table
 
 if TYPE_CHECKING:  # torch takes a second to import, which --help should not
     from selfish_rnn.analysis.flops import TrainingFlops

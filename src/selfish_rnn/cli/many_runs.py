@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from selfish_rnn.cli.console import plain_table, say
+from selfish_rnn.text import plain_table, say
 
 if TYPE_CHECKING:  # torch takes a second to import, which --help should not
     from selfish_rnn.scheduling.scheduler import Job, Launch, Outcome, Progress

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from selfish_rnn.cli.console import output, plain_table, say
+from selfish_rnn.cli.console import output
 from selfish_rnn.cli.many_runs import JobsOption, RayOption, RunsDisplay, finish, workers
 from selfish_rnn.errors import UserError
+from selfish_rnn.text import plain_table, say
 
 if TYPE_CHECKING:  # torch takes a second to import, which --help should not
     from selfish_rnn.reproduce.case import Item

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from selfish_rnn.cli.console import output, plain_table, say
+from selfish_rnn.cli.console import output
 from selfish_rnn.cli.many_runs import JobsOption, RayOption, RunsDisplay, finish, workers
-from selfish_rnn.text import spread
+from selfish_rnn.text import plain_table, say, spread
 
 if TYPE_CHECKING:
     from selfish_rnn.scheduling.sweep import SeedGroup

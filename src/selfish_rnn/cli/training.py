@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from selfish_rnn.cli.console import output, say
+from selfish_rnn.cli.console import output
 from selfish_rnn.errors import UserError
+from selfish_rnn.text import say
 
 if TYPE_CHECKING:  # torch takes a second to import, which --help should not
     from selfish_rnn.runs.run import Run

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from selfish_rnn.cli.console import output, say
+from selfish_rnn.cli.console import output
 from selfish_rnn.errors import UserError
-from selfish_rnn.text import counted
+from selfish_rnn.text import counted, say
 
 
 def export(

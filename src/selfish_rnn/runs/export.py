@@ -48,7 +48,7 @@ def export(run: Run, path: str | os.PathLike[str], *, precision: Precision = "fl
         "model": json.dumps(experiment.model.model_dump(mode="json")),
         "vocabulary": run.vocabulary.to_json(),
         "corpus": experiment.corpus,
-        "evaluation": EvaluationSettings.of(experiment).to_json(),
+        "evaluation": json.dumps(EvaluationSettings.of(experiment).model_dump()),
     }
     if precision == "int8":
         if not any(name.endswith(shipping.MASK) for name in tensors):
@@ -108,7 +108,7 @@ class ExportedModel:
                 found = settings.get("name") if isinstance(settings, dict) else settings
                 raise UserError(f"{path} is of a model called {shown(found)}; known are {', '.join(MODEL_SETTINGS)}")
             checked = MODEL_SETTINGS[settings["name"]].model_validate(settings)
-            evaluation = EvaluationSettings.from_json(metadata.get("evaluation", "{}"))
+            evaluation = _evaluation(metadata.get("evaluation", "{}"))
         except UserError:
             raise
         except ValidationError as error:
@@ -162,6 +162,13 @@ class ExportedModel:
             raise UserError(
                 f"the corpus {name} has other words than {self.path}: name that of its run with --corpus ({error})"
             ) from error
+
+
+def _evaluation(text: str) -> EvaluationSettings:
+    try:
+        return EvaluationSettings.model_validate_json(text)
+    except ValidationError as error:
+        raise TypeError(f"the settings of its evaluation: {explain(error, EvaluationSettings)}") from None
 
 
 def _shapes(model: LanguageModel) -> dict[str, tuple[int, ...]]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
 
 from selfish_rnn.corpora import Corpus
-from selfish_rnn.experiment.settings import Experiment
+from selfish_rnn.experiment.model_settings import Section
+from selfish_rnn.experiment.settings import Count, Experiment
 from selfish_rnn.models import LanguageModel, detach
 from selfish_rnn.training.parallel.ranks import ALONE, Ranks
 from selfish_rnn.training.windows import batched, windows
@@ -46,30 +45,16 @@ def perplexity(loss: float) -> float:
         return math.inf
 
 
-@dataclass(frozen=True)
-class EvaluationSettings:
+class EvaluationSettings(Section):
     """How the texts of an experiment are cut for its evaluation."""
 
-    valid_batch_size: int = 20
-    test_batch_size: int = 20
-    window: int = 35
+    valid_batch_size: Count = 20
+    test_batch_size: Count = 20
+    window: Count = 35
 
     @classmethod
     def of(cls, experiment: Experiment) -> EvaluationSettings:
-        return cls(experiment.valid_batch_size, experiment.test_batch_size, experiment.window)
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> EvaluationSettings:
-        """The inverse of :meth:`to_json`; what is not there is as by default."""
-        settings = json.loads(text)
-        if not isinstance(settings, dict) or not settings.keys() <= asdict(cls()).keys():
-            raise ValueError("the settings of its evaluation are none")
-        if not all(isinstance(size, int) and 0 < size < 2**31 for size in settings.values()):
-            raise ValueError("the settings of its evaluation must be positive whole numbers")
-        return cls(**settings)
+        return cls.model_validate(experiment.model_dump(include=set(cls.model_fields)))
 
 
 def evaluate_splits(

@@ -41,17 +41,17 @@ class Operation:
 
     kind: str
     phase: int
-    count: int
     size: int
-    columns: int
-    extra: int
-    factor: float
-    input: Place
-    second: Place
-    state: Place
     output: Place
-    matrix: Matrix | None
-    bias: Tensor | None
+    count: int = 1
+    columns: int = 0
+    extra: int = 0
+    factor: float = 1.0
+    input: Place = NOWHERE
+    second: Place = NOWHERE
+    state: Place = NOWHERE
+    matrix: Matrix | None = None
+    bias: Tensor | None = None
 
     NUMBERS = ("phase", "count", "size", "columns", "extra")
     PLACES = ("input", "second", "state", "output")
@@ -179,11 +179,7 @@ class Program:
             self._written[place] = phase
         self._read.pop(NOWHERE, None)
         self._written.pop(NOWHERE, None)
-        defaults: dict[str, Any] = {
-            "count": 1, "columns": 0, "extra": 0, "factor": 1.0, "input": NOWHERE, "second": NOWHERE, "state": NOWHERE,
-            "matrix": None, "bias": None,
-        }  # fmt: skip
-        self.operations.append(Operation(kind=kind, phase=phase, output=output, **{**defaults, **fields}))
+        self.operations.append(Operation(kind, phase, output=output, **fields))
         return output
 
     def in_order(self) -> list[Operation]:

@@ -13,7 +13,7 @@ from selfish_rnn.engine import library
 from selfish_rnn.engine.index import Known
 from selfish_rnn.engine.inference import targets
 from selfish_rnn.engine.library import address
-from selfish_rnn.topology import GateLayout, Topology
+from selfish_rnn.topology import Topology
 
 MOST_COLUMNS = 65535
 """Of an int8 matrix: where a window begins takes 16 bits, and no sum overflows 31."""
@@ -165,7 +165,7 @@ class QuantizedWeight(nn.Module):
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         positions, values, scale = self.weights()
         destination[prefix + "values"], destination[prefix + "scale"] = values, scale
-        destination[prefix + "mask"] = Topology(self.shape, GateLayout.single(self.shape[0]), positions).to_bits()
+        destination[prefix + "mask"] = Topology.plain(self.shape, positions).to_bits()
 
     def _load_from_state_dict(
         self,
