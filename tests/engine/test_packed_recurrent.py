@@ -12,6 +12,7 @@ from torch import nn
 
 from selfish_rnn.engine import PackedLSTM, PackedWeight
 from selfish_rnn.engine.dense_gradients import dense_gradient, start_collecting, stop_collecting
+from selfish_rnn.engine.functional import drop_factors, drop_keys
 
 pytestmark = needs_kernels
 
@@ -147,7 +148,7 @@ def test_weight_drop_is_a_dense_network_with_dropped_weights(kind: str) -> None:
     torch.manual_seed(7)
     parameters = dict(dense.named_parameters())
     dropped = {
-        name: parameter * nn.functional.dropout(torch.ones(parameter.shape), 0.5)
+        name: parameter * drop_factors(parameter.shape, 0.5, True, drop_keys("cpu"))
         for name, parameter in parameters.items()
         if name.startswith("weight_hh")
     }

@@ -49,6 +49,27 @@ def byte_indices(index: Tensor) -> Iterator[Tensor]:
         yield damaged
 
 
+# DropConnect
+
+
+@settings(max_examples=40)
+@given(features, features, densities, st.sampled_from([1, 4]), st.sampled_from([0.1, 0.5, 1.0]), st.booleans(), seeds)
+def test_dropped_weights_are_those_of_the_matrix(
+    rows: int, columns: int, density: float, gates: int, probability: float, rescaled: bool, seed: int
+) -> None:
+    dense = matrix(gates * rows, columns, density, seed, gates)
+    weight = PackedWeight.from_dense(dense, gate_rows=(rows,) * gates)
+    torch.manual_seed(seed)
+    values = functional.drop_weights(weight, probability, rescaled)
+    values.sum().backward()
+    torch.manual_seed(seed)
+    factors = functional.drop_factors(weight.shape, probability, rescaled, functional.drop_keys("cpu"))
+    positions, places = weight.sorted()
+    assert torch.equal(values[places], (dense * factors).flatten()[positions])
+    assert weight.values.grad is not None
+    assert torch.equal(weight.values.grad[places], factors.flatten()[positions])
+
+
 # Forms
 
 

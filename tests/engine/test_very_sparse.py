@@ -67,6 +67,14 @@ def test_rows_beyond_16_and_32_bits_are_looked_up(rows: int, columns: int, count
     assert torch.equal(functional.embedding(tokens, weight), expected)
 
 
+def test_weights_are_dropped_without_a_number_for_every_position() -> None:
+    weight = scattered(262_144, 262_144, 3000, seed=1)  # of which a mask would take 256 GiB
+    factors = functional.drop_weights(weight, 0.25) / weight.values
+    dropped = factors == 0
+    assert 0.2 < dropped.double().mean() < 0.3
+    assert_close(factors[~dropped], torch.full_like(factors[~dropped], 4 / 3))
+
+
 @settings(max_examples=15)
 @given(st.integers(300, 900), st.integers(300, 900), st.sampled_from([0.0005, 0.004, 0.014]), seeds)
 def test_large_tiles_are_as_good_as_others(rows: int, columns: int, density: float, seed: int) -> None:

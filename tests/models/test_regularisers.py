@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from selfish_rnn.engine.functional import drop_factors, drop_keys
 from selfish_rnn.models.regularisers import (
     activation_penalty,
     embed,
@@ -53,6 +54,21 @@ def test_drop_connect_conventions() -> None:
         assert 0.2 < kept.double().mean() < 0.3
         torch.testing.assert_close(dropped[kept], factor * weight[kept])
     torch.testing.assert_close(weight_drop(weight, 0.75, False, "evaluation"), weight / 4)
+    assert not weight_drop(weight, 1.0, True, "training").any()
+
+
+def test_drop_connect_decides_for_every_position_apart() -> None:
+    torch.manual_seed(2)
+    shape, probability, windows = (60, 40), 0.3, 400
+    kept = torch.stack([drop_factors(shape, probability, False, drop_keys("cpu")) for _ in range(windows)]).double()
+    spread = (probability * (1 - probability) / windows) ** 0.5
+    assert abs(kept.mean() - (1 - probability)) < 4 * spread / kept[0].numel() ** 0.5
+    assert ((kept.mean(0) - (1 - probability)).abs() < 5 * spread).all()
+    # What the mean of two positions' products would be off by, if they were decided together.
+    centred = (kept - (1 - probability)) / (probability * (1 - probability)) ** 0.5
+    for other in (centred.roll(1, 1), centred.roll(1, 2), centred.roll((7, 3), (1, 2)), centred.roll(1, 0)):
+        assert abs((centred * other).mean()) < 5 / centred.numel() ** 0.5
+        assert ((centred * other).mean(0).abs() < 6 / windows**0.5).all()
 
 
 def test_penalties() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from selfish_rnn.engine import operators
-from selfish_rnn.engine.dense_gradients import note_dropped
+from selfish_rnn.engine import library, operators
+from selfish_rnn.engine.dense_gradients import is_collecting, note_dropped
+from selfish_rnn.engine.index import check_count, contents
 from selfish_rnn.engine.inference import operators as int8
 from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight
+from selfish_rnn.engine.library import address
 from selfish_rnn.engine.operators.common import call, wants_gradients
 from selfish_rnn.engine.packed_weight import PackedWeight
 
@@ -65,12 +69,49 @@ def output_loss(decoder: nn.Module, x: Tensor, targets: Tensor) -> Tensor:
 def drop_weights(weight: PackedWeight, probability: float, rescaled: bool = True) -> Tensor:
     """The values of a weight, 0 with ``probability``, the others divided by ``1 - probability`` if ``rescaled``.
 
-    Drawn for all positions of the matrix, so that a network drops the same weights in either engine.
+    A network drops the same weights in either engine (:func:`drop_factors`), and drawing goes with the weights that
+    exist, not with the positions.
     """
-    drawn = functional.dropout(torch.ones(weight.shape), probability).flatten()
-    if not rescaled:
-        drawn.sign_()
-    note_dropped(weight.index, drawn)
-    positions, places = weight.sorted()
-    factors = torch.empty_like(weight.values).index_copy_(0, places.to(torch.int64), drawn[positions])
-    return weight.values * factors
+    index, keys = weight.index, drop_keys("cpu")
+    check_count(weight.values, contents(index).count)
+    if is_collecting(index):
+        note_dropped(index, drop_factors(weight.shape, probability, rescaled, keys).flatten())
+    kept = torch.empty_like(weight.values, requires_grad=False)
+    library.kernels().selfish_index_kept(address(index), *keys.tolist(), _limit(probability), address(kept))
+    return weight.values * kept.mul_(_scale(probability, rescaled))
+
+
+def drop_keys(device: torch.device | str) -> Tensor:
+    """Two random numbers, from which :func:`drop_factors` makes one for every position of a matrix."""
+    return torch.randint(2**31, (2,), dtype=torch.int32, device=device)
+
+
+def drop_factors(shape: Sequence[int], probability: float, rescaled: bool, keys: Tensor) -> Tensor:
+    """What DropConnect multiplies a matrix by: 0 with ``probability``, else 1, or ``1 / (1 - probability)``.
+
+    The number of a position is a hash of its row, its column and the keys. So it is known without those of all other
+    positions, which need not exist.
+    """
+    rows, columns = (
+        _mixed(torch.arange(size, dtype=torch.int32, device=keys.device) + key)
+        for size, key in zip(shape, keys, strict=True)
+    )
+    # Torch compares with the sign: 2^31 less on both sides is the same as comparing without.
+    kept = _mixed(rows[:, None] ^ columns).bitwise_xor_(-(2**31)) > _limit(probability) - 2**31 - 1
+    return kept * torch.full((), _scale(probability, rescaled), device=keys.device)
+
+
+def _scale(probability: float, rescaled: bool) -> float:
+    return 1 / (1 - probability) if rescaled and probability < 1 else 1.0
+
+
+def _limit(probability: float) -> int:
+    """Of the numbers below 2^32, those below this one are dropped."""
+    return max(round(probability * 2**32), 1)
+
+
+def _mixed(numbers: Tensor) -> Tensor:
+    """Spread the bits of every number over all of them, in place; ``mixed`` in ``kernels/packing.cpp``."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B - 2**32)):
+        numbers.bitwise_xor_((numbers >> shift).bitwise_and_(2 ** (32 - shift) - 1)).mul_(factor)
+    return numbers.bitwise_xor_((numbers >> 16).bitwise_and_(2**16 - 1))

@@ -8,6 +8,8 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn import functional
 
+from selfish_rnn.engine.functional import drop_factors, drop_keys
+
 Rescale = Literal["training", "evaluation"]
 """When dropped weights are brought back to their expected size; see :func:`weight_drop`."""
 
@@ -58,8 +60,8 @@ def weight_drop(weight: Tensor, probability: float, training: bool, rescale: Res
     if probability == 0:
         return weight
     if training:
-        mask = dropout_mask(weight.shape, probability, weight)
-        return weight * (mask if rescale == "training" else mask.sign_())
+        factors = drop_factors(weight.shape, probability, rescale == "training", drop_keys(weight.device))
+        return weight * factors.to(weight.dtype)
     return weight if rescale == "training" else weight * (1 - probability)
 
 

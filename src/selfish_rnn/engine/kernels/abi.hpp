@@ -200,6 +200,8 @@ void selfish_index_build(int64_t rows, int64_t columns, int64_t count, const int
 int64_t selfish_index_valid(const char* memory, int64_t bytes);
 // The existing positions, sorted, and where the value of each lies.
 void selfish_index_sorted(const char* memory, int64_t* positions, int32_t* places);
+// For each value 1, or 0 if the number that the keys give its position (drop_factors in functional.py) is below the limit.
+void selfish_index_kept(const char* memory, int64_t row_key, int64_t column_key, int64_t limit, float* kept);
 
 // How wide a panel of so many columns (tokens) is, and how many floats all panels of so many features take.
 int64_t selfish_panel_width(int64_t columns);

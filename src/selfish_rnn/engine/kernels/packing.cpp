@@ -177,6 +177,32 @@ void sort_row_tile(const Packed& packed, int row_tile, int64_t* positions, int32
   }
 }
 
+// Spreads the bits of a number over all of them: a permutation of the whole numbers below 2^32 (C. Wellons' lowbias32).
+inline uint32_t mixed(uint32_t number) {
+  number = (number ^ (number >> 16)) * 0x7feb352dU;
+  number = (number ^ (number >> 15)) * 0x846ca68bU;
+  return number ^ (number >> 16);
+}
+
+template <class Local>
+void keep_in_row_tile(const Packed& packed, int row_tile, uint32_t row_key, uint32_t column_key, int64_t limit,
+                      float* kept) {
+  std::vector<uint32_t> codes(packed.header->tile_columns);
+  for (int column_tile = 0; column_tile < packed.column_tiles(); ++column_tile) {
+    const auto tile = packed.tile(row_tile, column_tile).of<Local>();
+    const auto first_row = static_cast<uint32_t>(packed.first_row(row_tile));
+    const auto first_column = static_cast<uint32_t>(packed.first_column(column_tile));
+    for (uint32_t column = 0; column < codes.size(); ++column) codes[column] = mixed(column_key + first_column + column);
+    const Local* local = tile.local;
+    float* to = kept + tile.start;
+    for (int entry = 0; entry < tile.count; ++entry) {
+      const uint32_t code = mixed(row_key + first_row + tile.entries[entry].line);
+      for (int left = tile.entries[entry].count_minus_one + 1; left > 0; --left)
+        *to++ = mixed(code ^ codes[*local++]) >= limit ? 1.f : 0.f;
+    }
+  }
+}
+
 }  // namespace
 
 extern "C" {
@@ -218,6 +244,16 @@ void selfish_index_sorted(const char* memory, int64_t* positions, int32_t* place
 #pragma omp parallel for schedule(dynamic, 1)
     for (int row_tile = 0; row_tile < packed.row_tiles(); ++row_tile)
       sort_row_tile<decltype(local)>(packed, row_tile, positions, places);
+  });
+}
+
+void selfish_index_kept(const char* memory, int64_t row_key, int64_t column_key, int64_t limit, float* kept) {
+  const Packed packed(memory);
+  with_local(packed.large, [&](auto local) {
+#pragma omp parallel for schedule(dynamic, 1)
+    for (int row_tile = 0; row_tile < packed.row_tiles(); ++row_tile)
+      keep_in_row_tile<decltype(local)>(packed, row_tile, static_cast<uint32_t>(row_key),
+                                        static_cast<uint32_t>(column_key), limit, kept);
   });
 }
 
