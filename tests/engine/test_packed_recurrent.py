@@ -136,6 +136,16 @@ def test_dropout_between_layers_draws_as_torch_does(kind: str, bidirectional: bo
     assert_close(run(packed.eval(), x, [])[0], run(dense.eval(), x, [])[0])
 
 
+def test_a_bias_counts_also_where_pruning_has_put_it() -> None:
+    packed, _ = pair("lstm", 5, 16, 1)
+    x = torch.randn(6, 4, 5, generator=seeded(0))
+    expected = run(packed, x, [])[0]
+    torch.nn.utils.prune.identity(packed, "bias_hh_l0")
+    assert "bias_hh_l0" not in packed._parameters
+    with torch.no_grad():
+        assert torch.equal(run(packed, x, [])[0], expected)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_weight_drop_is_a_dense_network_with_dropped_weights(kind: str) -> None:
     packed, dense = pair(kind, 5, 16, 2)

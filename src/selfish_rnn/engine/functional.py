@@ -33,7 +33,9 @@ def embedding(tokens: Tensor, weight: Weight) -> Tensor:
     """The rows of W that ``tokens`` name."""
     if isinstance(weight, QuantizedWeight):
         return int8.embedding(tokens, weight)
-    rows: Tensor = call(operators.lookup, tokens.to(torch.int64), weight.values, weight.index, weight.shape[1])
+    if tokens.dtype != torch.int64:
+        tokens = tokens.to(torch.int64)
+    rows: Tensor = call(operators.lookup, tokens, weight.values, weight.index, weight.shape[1])
     return rows
 
 

@@ -34,9 +34,10 @@ def run_window(
     """
     if isinstance(inputs, QuantizedWeight) and isinstance(recurrence, QuantizedWeight):
         return int8.window(cell, inputs, recurrence, biases, x, h, c)
+    input_values = inputs.values
     recurrent_values = recurrence.values if recurrent_values is None else recurrent_values
-    keep = wants_gradients(x, h, c, inputs.values, recurrent_values, *biases)
-    matrices = inputs.values, inputs.index, recurrent_values, recurrence.index
+    keep = wants_gradients(x, h, c, input_values, recurrent_values, *biases)
+    matrices = input_values, inputs.index, recurrent_values, recurrence.index
     y, h_last, c_last, *_ = call(recurrent_layer, x, h, c, *matrices, *biases, cell, keep)
     return y, h_last, c_last
 

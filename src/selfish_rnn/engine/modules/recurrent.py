@@ -110,13 +110,14 @@ class PackedRecurrent(PackedCells[nn.RNNBase]):
         time, single = (1 if self.batch_first and x.ndim == 3 else 0), x.ndim == 2
         if x.ndim not in (2, 3) or x.shape[-1] != self.input_size:
             raise ValueError(f"the input must have {self.input_size} features, its shape is {tuple(x.shape)}")
-        x = x.unsqueeze(1) if single else x.transpose(0, time)
+        if single or time:
+            x = x.unsqueeze(1) if single else x.transpose(0, 1)
         if single:
             h, c = (None if state is None else state.unsqueeze(1) for state in (h, c))
         y, h, c = self._run(x, None, x.shape[1], h, c)
         if single:
             return y.squeeze(1), h.squeeze(1), c.squeeze(1) if self.cell == "lstm" else c
-        return y.transpose(0, time), h, c
+        return y.transpose(0, 1) if time else y, h, c
 
     def _forward_sequences(
         self, x: PackedSequence, h: Tensor | None, c: Tensor | None
@@ -139,13 +140,14 @@ class PackedRecurrent(PackedCells[nn.RNNBase]):
         c = self._state("cell", x, batch, self.hidden_size, c) if self.cell == "lstm" else h.new_empty(len(h), 0)
         hidden: list[Tensor] = []
         cells: list[Tensor] = []
+        before = list(zip(h.unbind(), c.unbind(), strict=True))
         for layer in range(self.num_layers):
-            if layer:
-                x = dropout(x, self.dropout, self.training)
+            if layer and self.training:
+                x = dropout(x, self.dropout)
             outputs = []
             for direction, end in enumerate(self._ends):
-                run, number = self._layer(f"_l{layer}{end}", batch_sizes), len(hidden)
-                first, backwards = (h[number], c[number]), direction == 1
+                run, backwards = self._layer(f"_l{layer}{end}", batch_sizes), direction == 1
+                first = before[len(hidden)]
                 if batch_sizes is None:
                     y, h_last, c_last = over_window(run, x, *first, backwards)
                 else:
@@ -166,8 +168,9 @@ class PackedRecurrent(PackedCells[nn.RNNBase]):
 
     def _layer(self, end: str, batch_sizes: Tensor | None) -> Layer:
         """One direction of a layer."""
-        inputs, recurrence = getattr(self, f"weight_ih{end}"), getattr(self, f"weight_hh{end}")
-        biases = [getattr(self, f"bias_{name}{end}", None) for name in ("ih", "hh")]
+        inputs: Any = self._modules[f"weight_ih{end}"]
+        recurrence: Any = self._modules[f"weight_hh{end}"]
+        biases = [self._bias(f"bias_{name}{end}") for name in ("ih", "hh")]
         if self.proj_size:
             return partial(projected_lstm, inputs, recurrence, getattr(self, f"weight_hr{end}"), biases)
         drops = self.training and self.weight_drop > 0
@@ -175,6 +178,11 @@ class PackedRecurrent(PackedCells[nn.RNNBase]):
             raise RuntimeError("dense gradients with weight_drop are not collected over sequences of different lengths")
         values = drop_weights(recurrence, self.weight_drop) if drops else None
         return partial(run_window, self.cell, inputs, recurrence, values, biases)
+
+    def _bias(self, name: str) -> Tensor | None:
+        """A bias; where torch's parametrizations or pruning have put it, if it is no parameter."""
+        own = self._parameters.get(name)  # past nn.Module's search for attributes, which is slow
+        return getattr(self, name, None) if own is None and self.bias else own
 
     def extra_repr(self) -> str:
         defaults = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0, "bidirectional": False}

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from selfish_rnn.engine import library
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
-from selfish_rnn.engine.index import check_count, contents
+from selfish_rnn.engine.index import Contents, check_count, contents
 
 
 def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
@@ -62,12 +62,16 @@ def once_differentiable(gradient: Tensor, *sources: Tensor) -> Tensor:
 def call(registered: Any, *arguments: Any) -> Any:
     """Call an operator; without torch in between, which takes longer than a small product, where nothing needs it.
 
-    What needs it: gradients, autocast, tracing, and tensors that are not plain ones.
+    What needs it: gradients, autocast, tracing, and tensors that are not plain ones. ``registered.direct`` is then what
+    is called, with the same arguments.
     """
+    gradients = torch.is_grad_enabled()
     for argument in arguments:
-        if isinstance(argument, Tensor) and (
-            type(argument) not in _PLAIN or (argument.requires_grad and torch.is_grad_enabled())
-        ):
+        kind = type(argument)
+        if kind in _PLAIN:
+            if gradients and argument.requires_grad:
+                return registered(*arguments)
+        elif kind not in _PLAINER and isinstance(argument, Tensor):
             return registered(*arguments)
     if (
         torch.compiler.is_compiling()
@@ -80,6 +84,7 @@ def call(registered: Any, *arguments: Any) -> Any:
     return registered.direct(*arguments)
 
 
+_PLAINER = (type(None), int, str, bool)
 _PLAIN = (Tensor, nn.Parameter)
 
 
@@ -94,13 +99,14 @@ class LayerWeights(NamedTuple):
     def contiguous(self) -> LayerWeights:
         """As the kernels take them."""
         input_values, recurrent_values = contiguous(self.input_values, self.recurrent_values)
-        return self._replace(input_values=input_values, recurrent_values=recurrent_values)
+        return LayerWeights(input_values, self.input_index, recurrent_values, self.recurrent_index)
 
     def check(self, gate_rows: tuple[int, ...], inputs: int, hidden: int) -> None:
         """Whether they take so many features, and so many states, to gates of so many rows."""
-        check_weight(self.input_values, self.input_index, sum(gate_rows), inputs)
-        check_weight(self.recurrent_values, self.recurrent_index, sum(gate_rows), hidden)
-        check_gates(self.recurrent_index, gate_rows)
+        rows = sum(gate_rows)
+        check_weight(self.input_values, self.input_index, rows, inputs)
+        if not check_weight(self.recurrent_values, self.recurrent_index, rows, hidden).has_gates(gate_rows):
+            raise _cut_otherwise(gate_rows)
 
     def collect(self, x: Tensor, h_panels: Tensor, d_input: Tensor, d_recurrent: Tensor, hidden: int) -> None:
         """Leave the factors of the dense gradients, if they are wanted; the last two are gradients as panels."""
@@ -135,20 +141,26 @@ class LayerGradients(NamedTuple):
 
 def contiguous(*tensors: Tensor) -> list[Tensor]:
     """Tensors as the kernels take them."""
+    found = []
     for tensor in tensors:
-        if tensor.dtype != torch.float32:
+        if tensor.dtype is not torch.float32:
             raise TypeError(f"the packed engine computes in torch.float32, not in {tensor.dtype}")
         if not tensor.is_cpu:
             raise TypeError(f"the packed engine computes on the CPU, not on {tensor.device}")
-    return [tensor.contiguous() for tensor in tensors]
+        found.append(tensor if tensor.is_contiguous() else tensor.contiguous())
+    return found
 
 
 def row_numbers(name: str, numbers: Tensor, rows: int) -> Tensor:
     """Tokens or targets as the kernels take them, if they are rows of a packed matrix."""
     if numbers.dtype != torch.int64 or not numbers.is_cpu:
         raise TypeError(f"every {name} must be a torch.int64 on the CPU, not {numbers.dtype} on {numbers.device}")
-    if numbers.numel():
-        lowest, highest = (int(bound) for bound in torch.aminmax(numbers))
+    count = numbers.numel()
+    if count:
+        if count == 1:  # the next word
+            lowest = highest = int(numbers.item())
+        else:
+            lowest, highest = (int(bound) for bound in torch.aminmax(numbers))
         if lowest < 0 or highest >= rows:
             wrong = lowest if lowest < 0 else highest
             raise IndexError(f"{name} {wrong} is out of range: the packed matrix has {rows} rows")
@@ -184,21 +196,26 @@ def panel_rows(panels: Tensor, columns: int, features: int) -> Tensor:
 # Checks
 
 
-def check_weight(values: Tensor, index: Tensor, outputs: int, inputs: int) -> None:
-    """Whether a packed matrix takes so many features to so many."""
+def check_weight(values: Tensor, index: Tensor, outputs: int, inputs: int) -> Contents:
+    """Whether a packed matrix takes so many features to so many; what its index says."""
     found = contents(index)
-    if (found.rows, found.columns) != (outputs, inputs):
+    if found.rows != outputs or found.columns != inputs:
         raise ValueError(
             f"inputs of {inputs} features and outputs of {outputs} do not fit a packed matrix of "
             f"{found.rows} rows and {found.columns} columns"
         )
     check_count(values, found.count)
+    return found
 
 
 def check_gates(index: Tensor, gate_rows: tuple[int, ...]) -> None:
     """Whether the gates are where a kernel expects them: each of its threads takes the same units of all gates."""
     if not contents(index).has_gates(gate_rows):
-        raise ValueError(f"a recurrent matrix packed with gate_rows={gate_rows} is needed, this one is cut otherwise")
+        raise _cut_otherwise(gate_rows)
+
+
+def _cut_otherwise(gate_rows: tuple[int, ...]) -> ValueError:
+    return ValueError(f"a recurrent matrix packed with gate_rows={gate_rows} is needed, this one is cut otherwise")
 
 
 def check_shape(name: str, tensor: Tensor | None, *shape: int) -> None:

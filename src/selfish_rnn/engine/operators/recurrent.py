@@ -26,21 +26,23 @@ class Kept(NamedTuple):
     h_panels: Tensor
 
     @staticmethod
-    def sizes(x: Tensor, hidden: int, cell: str, keep: bool) -> list[int]:
+    def sizes(steps: int, batch: int, hidden: int, cell: str) -> list[int]:
         """How many floats each of them has."""
-        steps, batch, _ = x.shape
         step = panel_floats(batch, 1) * hidden
         return [
             steps * sum(gate_rows(cell, step)),
             (steps + 1) * step,
             (steps + 1) * step if cell == "lstm" else 0,
             steps * step if cell == "gru" else 0,
-            panel_floats(steps * batch, hidden) if keep else 0,
+            panel_floats(steps * batch, hidden),
         ]
 
     @classmethod
     def empty(cls, x: Tensor, hidden: int, cell: str, keep: bool) -> Kept:
-        return cls(*map(x.new_empty, cls.sizes(x, hidden, cell, keep)))
+        """Memory for them; of no size if nothing is to be kept."""
+        return cls(
+            *map(x.new_empty, cls.sizes(x.shape[0], x.shape[1], hidden, cell) if keep else (0,) * len(cls._fields))
+        )
 
 
 def gate_rows(cell: str, hidden: int) -> tuple[int, ...]:
@@ -67,33 +69,45 @@ def recurrent_layer(
 
     Returns the output at every step and the last h and c; the rest is :class:`Kept` for the backward pass.
     """
+    common.window_shape(x, h.shape[-1])
+    gate_rows(cell, h.shape[-1])
+    kept = Kept.empty(x, h.shape[-1], cell, keep)
+    weights = common.LayerWeights(input_values, input_index, recurrent_values, recurrent_index)
+    return *_run(x, h, c, weights, bias, recurrent_bias, cell, kept if keep else None), *kept
+
+
+def _run(
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+    weights: common.LayerWeights,
+    bias: Tensor | None,
+    recurrent_bias: Tensor | None,
+    cell: str,
+    kept: Kept | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The output at every step and the last h and c; without ``kept`` the rest is in memory that is used again."""
     x, h, c = common.contiguous(x, h, c)
-    weights = common.LayerWeights(input_values, input_index, recurrent_values, recurrent_index).contiguous()
+    weights = weights.contiguous()
     bias, recurrent_bias = common.contiguous_if(bias), common.contiguous_if(recurrent_bias)
-    hidden, inputs = h.shape[-1], x.shape[-1]
-    gates = gate_rows(cell, hidden)
-    rows = sum(gates)
-    shape = common.window_shape(x, hidden, h, c if cell == "lstm" else None)
-    weights.check(gates, inputs, hidden)
+    hidden = h.shape[-1]
+    common.window_shape(x, hidden, h, c if cell == "lstm" else None)
+    plan = _plan(*x.shape, hidden, cell, kept is None)
+    rows = sum(plan.gates)
+    weights.check(plan.gates, x.shape[-1], hidden)
     common.check_shape("bias", bias, rows)
     common.check_shape("bias", recurrent_bias, rows)
     if cell != "gru" and recurrent_bias is not None:
         bias, recurrent_bias = (recurrent_bias if bias is None else bias + recurrent_bias), None
-    y, h_last, c_last = x.new_empty(*x.shape[:2], hidden), torch.empty_like(h), torch.empty_like(c)
-    kept = Kept.empty(x, hidden, cell, keep)
-    if x.shape[1] == 0:
-        return y, h_last, c_last, *kept
-    work = library.workspace(
-        x_panels=panel_floats(x.shape[0] * x.shape[1], inputs),
-        apart=panel_floats(x.shape[1], rows) if cell == "gru" else 0,
-    )
+    y, h_last, c_last = x.new_empty(plan.output), torch.empty_like(h), torch.empty_like(c)
+    if len(h) == 0:
+        return y, h_last, c_last
     library.run(
         "layer_forward",
-        shape,
+        plan.numbers,
         weights._asdict(),
-        {**kept._asdict(), "h_panels": kept.h_panels if keep else None},
-        work,
-        kind=library.cell_kind(cell),
+        {} if kept is None else kept._asdict(),
+        library.workspace(**plan.work),
         bias=bias,
         recurrent_bias=recurrent_bias,
         x=x,
@@ -103,7 +117,38 @@ def recurrent_layer(
         h_last=h_last,
         c_last=c_last,
     )
-    return y, h_last, c_last, *kept
+    return y, h_last, c_last
+
+
+class _Plan(NamedTuple):
+    """What a window of one shape needs: made once, because it takes longer than a small window."""
+
+    gates: tuple[int, ...]
+    output: tuple[int, int, int]
+    numbers: dict[str, int]
+    """Fields of the kernels' structure."""
+    work: dict[str, int]
+    """How many floats of memory that is used again, by the names in the kernels' structure."""
+
+
+@functools.lru_cache(maxsize=1024)
+def _plan(steps: int, batch: int, inputs: int, hidden: int, cell: str, infer: bool) -> _Plan:
+    gates = gate_rows(cell, hidden)
+    work = {"x_panels": panel_floats(steps * batch, inputs)}
+    if cell == "gru":
+        work["apart"] = panel_floats(batch, sum(gates))
+    if infer:  # all that is kept otherwise, but for what only a backward pass looks at
+        work.update(zip(Kept._fields[:-1], Kept.sizes(steps, batch, hidden, cell), strict=False))
+    numbers = {"kind": library.cell_kind(cell), "steps": steps, "batch": batch, "hidden": hidden}
+    return _Plan(gates, (steps, batch, hidden), numbers, work)
+
+
+def _infer(x: Tensor, h: Tensor, c: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    *weights, bias, recurrent_bias, cell, _ = rest
+    return _run(x, h, c, common.LayerWeights(*weights), bias, recurrent_bias, cell, None)
+
+
+recurrent_layer.direct = _infer  # no gradient is wanted, so there is nothing to keep
 
 
 @recurrent_layer.register_fake
@@ -136,7 +181,7 @@ def recurrent_layer_backward(
     rows = sum(gates)
     shape = common.window_shape(x, hidden, dh_last, dc_last)
     weights.check(gates, inputs, hidden)
-    common.check_sizes(forward, Kept.sizes(x, hidden, cell, True))
+    common.check_sizes(forward, Kept.sizes(x.shape[0], x.shape[1], hidden, cell))
     common.check_shape("gradient", dy, *x.shape[:2], hidden)
     if cell == "lstm":
         common.check_together(needs, 1, 2, "of h and c")
