@@ -38,7 +38,7 @@ TARGETS = {
     **({"inference/int8_avx2.cpp": [*AVX2, EXACT]} if X86 else {}),
     **({"inference/int8_avx_vnni.cpp": [*AVX2, "-mavxvnni", EXACT]} if X86 else {}),
     **({"inference/int8_avx512_vnni.cpp": [*AVX512, "-mavx512vnni", EXACT]} if X86 else {}),
-    **({"inference/int8_avx512_vbmi.cpp": [*AVX512, "-mavx512vnni", "-mavx512vbmi", EXACT]} if X86 else {}),
+    **({"inference/int8_avx512_vbmi.cpp": [*AVX512, "-mavx512vnni", "-mavx512vbmi", "-mavx512vbmi2", EXACT]} if X86 else {}),
     "inference/dispatch.cpp": ["-DSELFISH_X86"] if X86 else [],
 }
 

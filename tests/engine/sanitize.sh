@@ -38,7 +38,7 @@ if [ "$(uname -m)" = x86_64 ]; then
   # shellcheck disable=SC2086
   compile inference/int8_avx512_vnni -ffp-contract=off $avx512 -mavx512vnni
   # shellcheck disable=SC2086
-  compile inference/int8_avx512_vbmi -ffp-contract=off $avx512 -mavx512vnni -mavx512vbmi
+  compile inference/int8_avx512_vbmi -ffp-contract=off $avx512 -mavx512vnni -mavx512vbmi -mavx512vbmi2
 else
   compile dispatch
   compile inference/dispatch

@@ -18,6 +18,9 @@ from selfish_rnn.engine.inference.targets import int8_target, int8_targets, use_
 
 pytestmark = needs_kernels
 
+LARGE = 1 << 30
+"""Weights of a model that stays in no cache."""
+
 
 @pytest.fixture(params=int8_targets() if available() else ())
 def int8_kernels(request: pytest.FixtureRequest) -> Iterator[str]:
@@ -45,14 +48,27 @@ def integer_linear(x: Tensor, weight: QuantizedWeight, bias: Tensor | None) -> T
     return y if bias is None else y + bias
 
 
+def quantized(dense: Tensor, together: int) -> QuantizedWeight:
+    """An int8 matrix in a model of so many weights, which decides how it is laid out."""
+    positions = dense.flatten().nonzero().flatten()
+    return QuantizedWeight.rounded(dense.shape, positions, dense.flatten()[positions], together)
+
+
 @pytest.mark.usefixtures("any_kernels")
-@settings(max_examples=40)
-@given(rows=features, columns=features, density=densities, vectors=st.integers(1, 11), seed=seeds)
+@settings(max_examples=60)
+@given(
+    rows=features,
+    columns=features,
+    density=densities,
+    vectors=st.integers(1, 11),
+    seed=seeds,
+    together=st.sampled_from([0, LARGE]),
+)
 def test_sums_are_the_whole_numbers_of_the_definition_on_every_kind_of_processor(
-    rows: int, columns: int, density: float, vectors: int, seed: int
+    rows: int, columns: int, density: float, vectors: int, seed: int, together: int
 ) -> None:
     dense = matrix(rows, columns, density, seed)
-    weight = QuantizedWeight.from_dense(dense)
+    weight = quantized(dense, together)
     x = torch.randn(vectors, columns, generator=seeded(seed + 1))
     bias = torch.randn(rows, generator=seeded(seed + 2)) if seed % 2 else None
     expected = integer_linear(x, weight, bias)
@@ -63,9 +79,11 @@ def test_sums_are_the_whole_numbers_of_the_definition_on_every_kind_of_processor
 
 @pytest.mark.usefixtures("int8_kernels")
 @pytest.mark.parametrize("shape", [(1, 1), (7, 3), (300, 1), (1, 300), (17, 4097), (1030, 129)])
-@pytest.mark.parametrize("density", [0.0, 0.03, 0.2, 0.6, 1.0])
-def test_matrices_of_any_shape_and_density(shape: tuple[int, int], density: float) -> None:
-    weight = QuantizedWeight.from_dense(matrix(*shape, density, 4))
+@pytest.mark.parametrize(
+    ("density", "together"), [*((d, 0) for d in (0.0, 0.03, 0.2, 0.6, 1.0)), (0.6, LARGE), (1.0, LARGE)]
+)
+def test_matrices_of_any_shape_and_density(shape: tuple[int, int], density: float, together: int) -> None:
+    weight = quantized(matrix(*shape, density, 4), together)
     x = torch.randn(3, shape[1], generator=seeded(1))
     assert torch.equal(operators.linear(x, weight, None), integer_linear(x, weight, None))
     tokens = torch.randint(shape[0], (2, 5), generator=seeded(2))
@@ -73,8 +91,9 @@ def test_matrices_of_any_shape_and_density(shape: tuple[int, int], density: floa
 
 
 @pytest.mark.usefixtures("int8_kernels")
-def test_results_do_not_depend_on_threads_nor_on_the_number_of_vectors() -> None:
-    weight = QuantizedWeight.from_dense(matrix(500, 300, 0.3, 5))
+@pytest.mark.parametrize("together", [0, LARGE])
+def test_results_do_not_depend_on_threads_nor_on_the_number_of_vectors(together: int) -> None:
+    weight = quantized(matrix(500, 300, 0.3, 5), together)
     x = torch.randn(21, 300, generator=seeded(1))
     together = operators.linear(x, weight, None)
     before = torch.get_num_threads()
@@ -85,6 +104,19 @@ def test_results_do_not_depend_on_threads_nor_on_the_number_of_vectors() -> None
         torch.set_num_threads(before)
     for count in range(1, 10):
         assert torch.equal(torch.cat([operators.linear(some, weight, None) for some in x.split(count)]), together)
+
+
+def test_a_matrix_of_a_model_too_large_for_a_cache_takes_a_bit_for_each_position(int8_kernels: str) -> None:
+    dense = matrix(400, 1024, 0.5, 1)
+    small, large = quantized(dense, 0), quantized(dense, LARGE)
+    assert torch.equal(large.to_dense(), small.to_dense())
+    assert all(torch.equal(small.state_dict()[name], tensor) for name, tensor in large.state_dict().items())
+    if int8_kernels == "avx512-vbmi":
+        of_rows = 400 * 12 + 26 * 4  # row, scale and correction; where a group begins
+        assert 0 < large.bytes - (large.count + 400 * 1024 // 8 + of_rows) < 7 * 64  # sections begin on cache lines
+        assert large.bytes < 0.85 * small.bytes
+    else:
+        assert large.bytes == small.bytes
 
 
 def test_a_weight_is_off_by_at_most_half_its_row_s_scale_and_zeros_are_dropped() -> None:

@@ -23,8 +23,14 @@ from selfish_rnn.models import LanguageModel
 
 _LSTM_PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
-Step = Callable[..., tuple[Any, ...]]
-"""Of a word (1 x 1) and the tensors of a state: the scores of the next word, and the state after it."""
+Step = Callable[..., Any]
+"""Of a word (1 x 1) and the tensors of a state: the scores of the next word, and the state after it.
+
+One that keeps its state itself (it comes with None) takes the number of a word and gives the scores alone.
+"""
+
+_WITHOUT_ONEDNN = ("no-onednn", "bfloat16")
+"""Torch runs an LSTM with oneDNN of its own accord; for a single word that can be several times slower."""
 
 
 @contextmanager
@@ -42,17 +48,18 @@ def next_word(engine: str, model: LanguageModel, words: Tensor) -> Callable[[], 
     """A call that goes on with one text by one of ``words``, and gives the scores of the next."""
     with torch.inference_mode(), _silence():
         step, state = RIVALS[engine](model.eval())
+    if state is None:
+        numbers = itertools.cycle(words.tolist())
+        return lambda: step(next(numbers))
     upcoming = itertools.cycle(words.view(-1, 1, 1))
 
     @torch.inference_mode()
     def scores() -> Any:
         nonlocal state
-        # Torch runs an LSTM with oneDNN of its own accord; for a single word that can be several times slower.
-        with onednn(engine not in ("no-onednn", "bfloat16")):
-            found, *state = step(next(upcoming), *state)
+        found, *state = step(next(upcoming), *state)
         return found
 
-    return scores
+    return onednn(False)(scores) if engine in _WITHOUT_ONEDNN else scores
 
 
 @contextmanager
@@ -85,10 +92,10 @@ def _modules(model: LanguageModel) -> tuple[Step, Any]:
 
 
 def _one_call(model: LanguageModel) -> tuple[Step, Any]:
-    """Of a model with packed weights; the state is in the program."""
+    """Of a model with packed weights."""
     program = model.next_word()
     assert program is not None
-    return lambda word: (program(int(word)),), ()
+    return program, None
 
 
 def _packed_int8(model: LanguageModel) -> tuple[Step, Any]:

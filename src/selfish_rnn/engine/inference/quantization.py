@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Literal, TypeVar
 
 from torch import nn
@@ -46,15 +48,19 @@ def quantize(model: Model, *, arithmetic: Literal["int8", "float32"] = "int8", s
             "there is torch.ao.quantization.quantize_dynamic"
         )
     before = dict(model.named_parameters())
-    make = _quantized if arithmetic == "int8" else _rounded
+    if arithmetic == "int8":
+        together = sum(len(weight.values) for weight in weights.values())
+        make: Callable[[PackedWeight], nn.Module] = partial(_quantized, together=together)
+    else:
+        make = _rounded
     model = replace_modules(model, lambda module: isinstance(module, PackedWeight), make)
     mark_replaced(model, before, model)
     return model.eval().requires_grad_(False)
 
 
-def _quantized(weight: PackedWeight) -> QuantizedWeight:
+def _quantized(weight: PackedWeight, together: int) -> QuantizedWeight:
     positions, places = weight.sorted()
-    return QuantizedWeight.rounded(weight.shape, positions, weight.values.detach()[places])
+    return QuantizedWeight.rounded(weight.shape, positions, weight.values.detach()[places], together)
 
 
 def _rounded(weight: PackedWeight) -> PackedWeight:

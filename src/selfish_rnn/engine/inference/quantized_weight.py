@@ -59,10 +59,15 @@ class QuantizedWeight(nn.Module):
         positions: sorted row-major positions of the weights that exist.
         values: int8, of these weights in that order, none zero.
         scale: float32, of each row.
+        together: how many weights all matrices have that are read for a word. Where they are too many for a cache, this
+            one is laid out in fewer bytes; results do not depend on it.
     """
 
-    def __init__(self, shape: Sequence[int], positions: Tensor, values: Tensor, scale: Tensor) -> None:
+    def __init__(
+        self, shape: Sequence[int], positions: Tensor, values: Tensor, scale: Tensor, together: int = 0
+    ) -> None:
         super().__init__()
+        self.together = together
         rows, columns = shape
         self.shape = (int(rows), int(columns))
         check_weights(self.shape, positions, values, scale)
@@ -76,10 +81,9 @@ class QuantizedWeight(nn.Module):
         return cls.rounded(matrix.shape, positions, matrix.detach().flatten()[positions])
 
     @classmethod
-    def rounded(cls, shape: Sequence[int], positions: Tensor, values: Tensor) -> QuantizedWeight:
+    def rounded(cls, shape: Sequence[int], positions: Tensor, values: Tensor, together: int = 0) -> QuantizedWeight:
         """The nearest int8 weights to these in single precision, at sorted row-major positions."""
-        kept, numbers, scale = rounded(shape, positions, values)
-        return cls(shape, kept, numbers, scale)
+        return cls(shape, *rounded(shape, positions, values), together)
 
     def _lay_out(self, positions: Tensor, values: Tensor, scale: Tensor) -> None:
         kernels = library.kernels()
@@ -91,7 +95,8 @@ class QuantizedWeight(nn.Module):
             "scale": scale.contiguous(),
         }
         pointers = {name: address(tensor) for name, tensor in parts.items()}
-        weights = library.structures()["Int8Weights"](rows=rows, columns=columns, count=len(values), **pointers)
+        numbers = {"rows": rows, "columns": columns, "count": len(values), "together": self.together}
+        weights = library.structures()["Int8Weights"](**numbers, **pointers)
         windows = torch.empty(kernels.selfish_windows_bytes(ctypes.addressof(weights)), dtype=torch.uint8)
         kernels.selfish_windows_build(ctypes.addressof(weights), address(windows))
         self._windows, self._laid_out = windows, targets.changes()

@@ -48,10 +48,11 @@ def float_tensors(saved: Mapping[str, Tensor], shapes: Shapes, source: str) -> d
 
 def put_int8(model: Model, saved: Mapping[str, Tensor], source: str) -> Model:
     """Put int8 weights in the place of the packed weights of their names; the model is then for inference."""
+    together = sum(saved[name].numel() for name in _sparse(saved) if name in saved)
     names = {id(weight): name for name, weight in packed_weights(model).items()}
 
     def in_int8(weight: PackedWeight) -> QuantizedWeight:
-        return QuantizedWeight(weight.shape, *_checked(saved, names[id(weight)], weight.shape, source))
+        return QuantizedWeight(weight.shape, *_checked(saved, names[id(weight)], weight.shape, source), together)
 
     model = replace_modules(model, lambda module: id(module) in names, in_int8)
     return model.eval().requires_grad_(False)

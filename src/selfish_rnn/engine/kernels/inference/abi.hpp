@@ -16,14 +16,15 @@ SELFISH_INFERENCE_ABI(
 struct WindowsHeader {
   int64_t bytes;
   int64_t rows, columns, count;
-  int64_t height, planes;  // rows of a group; the window has 16 << planes columns
-  int64_t groups, pairs;
+  int64_t height, planes;  // rows of a group; the window has 16 << planes columns, -1 is bits
+  int64_t groups, pairs;   // of steps; in bits: weights
   int64_t offset[6];  // of every section
 };
 
 // The weights of a matrix, none of them zero, sorted by position.
 struct Int8Weights {
   int64_t rows, columns, count;
+  int64_t together;         // weights of all matrices that are read for a word, of which this is one
   const int64_t* first;     // rows + 1: the first weight of each row
   const uint16_t* column;   // of each weight
   const int8_t* value;      // of each weight

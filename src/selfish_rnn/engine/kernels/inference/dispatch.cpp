@@ -31,7 +31,7 @@ bool runs(int64_t wanted) {
     case kInt8AVX2: return avx2;
     case kInt8AVXVNNI: return avx2 && __builtin_cpu_supports("avxvnni");
     case kInt8AVX512VNNI: return vnni;
-    case kInt8AVX512VBMI: return vnni && __builtin_cpu_supports("avx512vbmi");
+    case kInt8AVX512VBMI: return vnni && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2");
     default: break;
   }
 #endif
@@ -59,8 +59,7 @@ const Int8Kernels& chosen() {
 }
 
 WindowsPacking packing(const Int8Weights& weights) {
-  const double positions = static_cast<double>(weights.rows) * static_cast<double>(weights.columns);
-  return WindowsPacking(weights, chosen().height, chosen().planes_for(static_cast<double>(weights.count) / positions));
+  return WindowsPacking(weights, chosen().height, chosen().planes_for(weights));
 }
 
 }  // namespace

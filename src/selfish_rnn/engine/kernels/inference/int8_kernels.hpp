@@ -7,7 +7,7 @@ namespace selfish {
 
 struct Int8Kernels {
   int64_t height;
-  int (*planes_for)(double density);
+  int (*planes_for)(const Int8Weights& weights);
   decltype(&selfish_int8_linear) linear;
   decltype(&selfish_int8_layer) layer;
   decltype(&selfish_int8_step) step;

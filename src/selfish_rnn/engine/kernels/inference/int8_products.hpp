@@ -18,14 +18,22 @@ namespace selfish {
 namespace SELFISH_TARGET {
 
 constexpr int kMostVectors = 8;
-constexpr int kBytesAhead = 3072;  // weights are fetched so early, beyond the page to which processors confine themselves
+#ifndef AHEAD
+#define AHEAD 3072
+#endif
+#ifndef BITSAHEAD
+#define BITSAHEAD 2048
+#endif
+constexpr int kBytesAhead = AHEAD;  // weights are fetched so early, beyond the page to which processors confine themselves
+constexpr int kBitsAhead = BITSAHEAD;
 
-#if defined(__AVX512VBMI__) && defined(__AVX512VNNI__)
+#if defined(__AVX512VBMI__) && defined(__AVX512VBMI2__) && defined(__AVX512VNNI__)
 constexpr int kHeight = 16;
 constexpr uint8_t kOffset = 128;  // what is added to activations: one factor has to be without sign
 constexpr char kName[] = "AVX-512 VBMI VNNI";
-constexpr int kFewestPlanes = 1;
-constexpr double kDense = 0.4, kSparse = 0.08;  // above the one the fewest planes, below the other the most
+constexpr bool kHasBits = true;
+constexpr int kPlanes = 2;  // between the two densities; above the first none, below the second one more
+constexpr double kDense = 0.22, kSparse = 0.08;
 using Sums = __m512i;
 
 // Sixteen rows: 64 activations are looked up at once, and the planes of the codes are masks.
@@ -33,8 +41,10 @@ template <int Planes>
 struct Codes {
   __m512i code;
   SELFISH_INLINE Codes(const uint8_t* data, const uint32_t* head, int step) {
-    const __m512i both = _mm512_loadu_si512(data), low = _mm512_set1_epi8(15);
-    code = _mm512_and_si512(step ? _mm512_srli_epi16(both, 4) : both, low);
+    const __m512i both = _mm512_loadu_si512(data);
+    code = step ? _mm512_srli_epi16(both, 4) : both;
+    if constexpr (Planes == 0) return;  // a lookup among 16 takes no notice of the other bits
+    code = _mm512_and_si512(code, _mm512_set1_epi8(15));
     SELFISH_UNROLL for (int plane = 0; plane < Planes; ++plane) {
       uint64_t mask;
       std::memcpy(&mask, head + 1 + 2 * (step * Planes + plane), sizeof mask);
@@ -44,6 +54,9 @@ struct Codes {
   SELFISH_INLINE __m512i look_up(const uint8_t* x) const {
     if constexpr (Planes == 3)
       return _mm512_permutex2var_epi8(_mm512_loadu_si512(x), code, _mm512_loadu_si512(x + 64));
+    else if constexpr (Planes == 0)
+      return _mm512_permutexvar_epi8(
+          code, _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))));
     else
       return _mm512_permutexvar_epi8(code, _mm512_loadu_si512(x));
   }
@@ -52,15 +65,23 @@ struct Codes {
 struct Weights {
   __m512i value;
   SELFISH_INLINE explicit Weights(const uint8_t* from) : value(_mm512_loadu_si512(from)) {}
+  SELFISH_INLINE Weights(const uint8_t* from, uint64_t bits) : value(_mm512_maskz_expandloadu_epi8(bits, from)) {}
   SELFISH_INLINE Sums add(Sums sum, __m512i x) const { return _mm512_dpbusd_epi32(sum, x, value); }
 };
+// The same four activations for every row.
+SELFISH_INLINE __m512i four(const uint8_t* x) {
+  int32_t found;
+  std::memcpy(&found, x, sizeof found);
+  return _mm512_set1_epi32(found);
+}
 SELFISH_INLINE Sums none() { return _mm512_setzero_si512(); }
 SELFISH_INLINE Sums both(Sums a, Sums b) { return _mm512_add_epi32(a, b); }
 SELFISH_INLINE void put(int32_t* to, Sums sum) { _mm512_storeu_si512(to, sum); }
 
 #elif defined(__AVX2__)
 constexpr int kHeight = 8;
-constexpr int kFewestPlanes = 0;
+constexpr bool kHasBits = false;
+constexpr int kPlanes = 1;
 constexpr double kDense = 0.27, kSparse = 0.08;
 using Sums = __m256i;
 
@@ -123,7 +144,8 @@ SELFISH_INLINE void put(int32_t* to, Sums sum) { _mm256_storeu_si256(reinterpret
 constexpr int kHeight = 8;
 constexpr uint8_t kOffset = 0;
 constexpr char kName[] = "portable";
-constexpr int kFewestPlanes = 0;
+constexpr bool kHasBits = false;
+constexpr int kPlanes = 1;
 constexpr double kDense = 0.27, kSparse = 0.08;
 typedef int32_t Sums __attribute__((vector_size(32)));
 typedef int8_t Looked __attribute__((vector_size(32)));
@@ -159,7 +181,15 @@ SELFISH_INLINE Sums both(const Sums& a, const Sums& b) { return a + b; }
 SELFISH_INLINE void put(int32_t* to, const Sums& sum) { std::memcpy(to, &sum, sizeof sum); }
 #endif
 
-inline int planes_for(double density) { return kFewestPlanes + (density <= kDense) + (density <= kSparse); }
+// How a matrix is laid out. Of 2 bytes for each weight in windows the last cache of a processor holds about so many.
+constexpr int64_t kWeightsInCache = 16 << 20;
+
+inline int planes_for(const Int8Weights& weights) {
+  const double density = static_cast<double>(weights.count) / static_cast<double>(weights.rows) / static_cast<double>(weights.columns);
+  const bool large = std::max(weights.together, weights.count) > kWeightsInCache && weights.count >> 32 == 0;
+  if (kHasBits && large && density > kDense) return kBits;
+  return density > kDense ? 0 : density > kSparse ? kPlanes : kPlanes + 1;
+}
 
 // Activations of one vector. What is not finite makes every result NaN; what is smaller than any weight can make count
 // is zero.
@@ -194,30 +224,64 @@ inline Activations quantise(const float* x, int64_t columns, uint8_t* to) {
   return {to, finite ? (zero ? 0.f : top / 127.f) : static_cast<float>(NAN)};
 }
 
+// Adds up one group for N vectors.
+template <int Planes, int N, int Sets>
+SELFISH_INLINE void add_group(const Windows& windows, int64_t group, const Activations* x, Sums (&sum)[Sets][N]) {
+  constexpr int kWords = 1 + 2 * Planes * kHeight / 8, kBytes = 12 * kHeight;
+  const uint8_t* data = windows.data + windows.first[group] * static_cast<int64_t>(kBytes);
+  const uint8_t* end = windows.data + windows.first[group + 1] * static_cast<int64_t>(kBytes);
+  const uint32_t* head = windows.head + windows.first[group] * static_cast<int64_t>(kWords);
+  for (; data != end; data += kBytes, head += kWords) {
+    if (kBytesAhead) SELFISH_UNROLL for (int at = 0; at < kBytes; at += 64) __builtin_prefetch(data + kBytesAhead + at);
+    SELFISH_UNROLL for (int step = 0; step < 2; ++step) {
+      const Codes<Planes> codes(data, head, step);
+      const Weights weights(data + 4 * kHeight * (1 + step));
+      const uint32_t base = step ? head[0] >> 16 : head[0] & 0xffff;
+      SELFISH_UNROLL for (int n = 0; n < N; ++n) {
+        Sums& here = sum[step % Sets][n];
+        here = weights.add(here, codes.look_up(x[n].q + base));
+      }
+    }
+  }
+}
+
+#if defined(__AVX512VBMI2__)
+template <int N, int Sets>
+SELFISH_INLINE void add_bits(const Windows& windows, int64_t group, const Activations* x, Sums (&sum)[Sets][N]) {
+  const uint8_t* data = windows.data + windows.first[group];
+  const int64_t steps = bit_steps(windows.columns());
+  const uint32_t* head = windows.head + 2 * group * steps;
+  for (int64_t at = 0; at < steps; at += 2, head += 4) {
+    if (kBitsAhead) __builtin_prefetch(data + kBitsAhead);
+    SELFISH_UNROLL for (int step = 0; step < 2; ++step) {
+      uint64_t bits;
+      std::memcpy(&bits, head + 2 * step, sizeof bits);
+      const Weights weights(data, bits);
+      data += __builtin_popcountll(bits);
+      SELFISH_UNROLL for (int n = 0; n < N; ++n) {
+        Sums& here = sum[step % Sets][n];
+        here = weights.add(here, four(x[n].q + 4 * (at + step)));
+      }
+    }
+  }
+}
+#endif
+
 // For N vectors, of which the first `wanted` are.
 template <int Planes, int N>
 inline void multiply_groups(const Windows& windows, const Activations* x, int wanted, const float* bias, float* y,
                             Part groups) {
-  constexpr int kWords = 1 + 2 * Planes * kHeight / 8, kBytes = 12 * kHeight, kSets = N <= 4 ? 2 : 1;
-  const uint8_t* data = windows.data + windows.first[groups.begin] * static_cast<int64_t>(kBytes);
-  const uint32_t* head = windows.head + windows.first[groups.begin] * static_cast<int64_t>(kWords);
+  constexpr int kSets = N <= 4 ? 2 : 1;
   for (int64_t group = groups.begin; group < groups.end; ++group) {
     Sums sum[kSets][N];
     SELFISH_UNROLL for (int at = 0; at < kSets * N; ++at) sum[at / N][at % N] = none();
-    const uint8_t* end = windows.data + windows.first[group + 1] * static_cast<int64_t>(kBytes);
-    for (; data != end; data += kBytes, head += kWords) {
-      SELFISH_UNROLL for (int at = 0; at < kBytes; at += 64) __builtin_prefetch(data + kBytesAhead + at);
-      SELFISH_UNROLL for (int step = 0; step < 2; ++step) {
-        const Codes<Planes> codes(data, head, step);
-        const Weights weights(data + 4 * kHeight * (1 + step));
-        const uint32_t base = step ? head[0] >> 16 : head[0] & 0xffff;
-        SELFISH_UNROLL for (int n = 0; n < N; ++n) {
-          Sums& here = sum[step % kSets][n];
-          here = weights.add(here, codes.look_up(x[n].q + base));
-        }
-      }
-    }
+#if defined(__AVX512VBMI2__)
+    if constexpr (Planes == kBits) add_bits(windows, group, x, sum);
+    else
+#endif
+    add_group<Planes>(windows, group, x, sum);
     const int32_t* row = windows.row + kHeight * group;
+    const int64_t lanes = std::min<int64_t>(kHeight, windows.rows() - kHeight * group);
     SELFISH_UNROLL for (int n = 0; n < N; ++n) {
       if (n >= wanted) break;
       int32_t whole[kHeight];
@@ -232,13 +296,10 @@ inline void multiply_groups(const Windows& windows, const Activations* x, int wa
         store<V8>(out + lane, __builtin_convertvector(total, V8) * scale);
       }
       float* to = y + n * windows.rows();
-      if (kHeight * (group + 1) <= windows.rows()) {
-        SELFISH_UNROLL for (int lane = 0; lane < kHeight; ++lane)
-          to[row[lane]] = bias == nullptr ? out[lane] : out[lane] + bias[row[lane]];
-      } else {
-        for (int lane = 0; kHeight * group + lane < windows.rows(); ++lane)
-          to[row[lane]] = bias == nullptr ? out[lane] : out[lane] + bias[row[lane]];
-      }
+      if (bias == nullptr)
+        for (int64_t lane = 0; lane < lanes; ++lane) to[row[lane]] = out[lane];
+      else
+        for (int64_t lane = 0; lane < lanes; ++lane) to[row[lane]] = out[lane] + bias[row[lane]];
     }
   }
 }
@@ -279,9 +340,10 @@ inline void multiply(const Windows& windows, const float* x, int64_t n, const fl
     float* to = y + from * windows.rows();
     for (int at = here; at < kMostVectors; ++at) vectors[at] = vectors[0];
     switch (windows.planes()) {
-      case kFewestPlanes: multiply_groups<kFewestPlanes>(here, windows, vectors, bias, to, groups); break;
-      case kFewestPlanes + 1: multiply_groups<kFewestPlanes + 1>(here, windows, vectors, bias, to, groups); break;
-      default: multiply_groups<kFewestPlanes + 2>(here, windows, vectors, bias, to, groups);
+      case 0: multiply_groups<0>(here, windows, vectors, bias, to, groups); break;
+      case kPlanes: multiply_groups<kPlanes>(here, windows, vectors, bias, to, groups); break;
+      case kPlanes + 1: multiply_groups<kPlanes + 1>(here, windows, vectors, bias, to, groups); break;
+      default: multiply_groups<kHasBits ? kBits : 0>(here, windows, vectors, bias, to, groups);
     }
   }
 }

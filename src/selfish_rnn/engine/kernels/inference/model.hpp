@@ -198,9 +198,11 @@ class Model {
     const auto* numbers = reinterpret_cast<const int8_t*>(values.data);
     for (int64_t at = 0; at < values.count(); ++at)
       if (numbers[at] == 0 || numbers[at] == -128) wrong("has weights of " + name + " that are not from -127 to 127");
-    const Int8Weights weights{made.rows, columns, values.count(), first.data(), column.data(), numbers, scale.data()};
-    const double density = static_cast<double>(values.count()) / (static_cast<double>(made.rows) * static_cast<double>(columns));
-    const WindowsPacking packing(weights, kHeight, planes_for(density));
+    int64_t together = 0;
+    for (const auto& named : tensors_) together += named.second.type == "I8" ? named.second.count() : 0;
+    const Int8Weights weights{made.rows, columns, values.count(), together,
+                              first.data(), column.data(), numbers, scale.data()};
+    const WindowsPacking packing(weights, kHeight, planes_for(weights));
     made.windows.resize(packing.header().bytes + 64);
     packing.build(const_cast<char*>(made.aligned()));
     return made;

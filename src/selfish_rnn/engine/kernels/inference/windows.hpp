@@ -14,6 +14,13 @@
 //          plane p has bit 4 + p of every code, in the order that the registers of that height want
 //   first  for each group, and the end: its first two steps
 //   row    for each lane of a group: the row, -1 for none; scale and 128 times the sum of its weights lie alike
+//
+// Where many weights exist and too many to stay in a cache, the bytes that are read count for more than the
+// instructions. Kernels that can spread bytes by a mask then take bits instead of windows (planes: kBits): a step is
+// the next 4 columns, for 16 rows in their own order, and steps come in twos for as many columns as there are:
+//   data   one byte for every weight, group by group and step by step, row by row and in a row by column
+//   head   64 bits for each step: which of its positions exist, in that order
+//   first  for each group, and the end: its first weight
 #pragma once
 
 #include <cstring>
@@ -22,14 +29,19 @@
 
 namespace selfish {
 
-constexpr int kSlots = 4, kStretch = 256, kMostPlanes = 3, kMostHeight = 16;
+constexpr int kSlots = 4, kStretch = 256, kMostHeight = 16;
+constexpr int kBits = -1;  // for planes
 constexpr int64_t kMostColumns = 65535;  // a base has 16 bits, and 255 * 127 times that fits 31
 constexpr int64_t kActivationSlack = 256;  // bytes behind the last activation that may be read
 
 enum WindowsSection : int { kData, kHead, kFirst, kRow, kScale, kCorrection, kWindowsSections };
 static_assert(sizeof(WindowsHeader::offset) == kWindowsSections * sizeof(int64_t), "an offset for every section");
 
-inline int head_words(int64_t height, int64_t planes) { return static_cast<int>(1 + 2 * planes * height / 8); }
+// Words of the head: for two steps of windows, and in bits for two steps of a group.
+inline int head_words(int64_t height, int64_t planes) {
+  return planes == kBits ? 4 : static_cast<int>(1 + 2 * planes * height / 8);
+}
+inline int64_t bit_steps(int64_t columns) { return (columns + 2 * kSlots - 1) / (2 * kSlots) * 2; }
 
 struct Windows {
   const WindowsHeader* header;
@@ -78,9 +90,28 @@ struct Windows {
     return base + code;
   }
 
+  uint64_t bits(int64_t group, int64_t step) const {
+    uint64_t found;
+    std::memcpy(&found, head + 2 * (group * bit_steps(columns()) + step), sizeof found);
+    return found;
+  }
+
+  template <class Take>
+  void each_bit(int64_t group, int lane, Take take) const {
+    const uint8_t* at = data + first[group];
+    for (int64_t step = 0; step < bit_steps(columns()); ++step) {
+      const uint64_t here = bits(group, step), before = here & ((uint64_t{1} << kSlots * lane) - 1);
+      const uint8_t* found = at + __builtin_popcountll(before);
+      for (int slot = 0; slot < kSlots; ++slot)
+        if (here >> (kSlots * lane + slot) & 1) take(kSlots * step + slot, static_cast<int8_t>(*found++));
+      at += __builtin_popcountll(here);
+    }
+  }
+
   // Calls take(column, weight) for every weight of a lane.
   template <class Take>
   void each(int64_t group, int lane, Take take) const {
+    if (planes() == kBits) return each_bit(group, lane, take);
     for (int64_t pair = first[group]; pair < first[group + 1]; ++pair)
       for (int step = 0; step < 2; ++step)
         for (int slot = 0; slot < kSlots; ++slot)

@@ -19,6 +19,11 @@ struct WindowsPacking {
       : weights(weights_), height(height_), planes(planes_), groups((weights_.rows + height_ - 1) / height_),
         order(weights_.rows), first(groups + 1) {
     std::iota(order.begin(), order.end(), 0);
+    if (planes == kBits) {
+      for (int64_t group = 0; group < groups; ++group)
+        first[group + 1] = static_cast<uint32_t>(weights.first[std::min(weights.rows, height * (group + 1))]);
+      return;
+    }
     const auto length = [&](int32_t row) { return weights.first[row + 1] - weights.first[row]; };
     for (int64_t row = 0; row < weights.rows; row += kStretch)
       std::stable_sort(order.begin() + row, order.begin() + std::min(weights.rows, row + kStretch),
@@ -56,12 +61,27 @@ struct WindowsPacking {
     }
   }
 
+  // Calls give(step, bit, weight) for every weight of a group in bits, in the order of the bits.
+  template <class Give>
+  void walk_bits(int64_t group, Give give) const {
+    int64_t next[kMostHeight];
+    for (int lane = 0; lane < lanes(group); ++lane) next[lane] = weights.first[height * group + lane];
+    for (int64_t step = 0; step < bit_steps(weights.columns); ++step)
+      for (int lane = 0; lane < lanes(group); ++lane) {
+        const int64_t stop = weights.first[height * group + lane + 1];
+        for (; next[lane] < stop && weights.column[next[lane]] < kSlots * (step + 1); ++next[lane])
+          give(step, kSlots * lane + weights.column[next[lane]] % kSlots, next[lane]);
+      }
+  }
+
   WindowsHeader header() const {
     WindowsHeader made{};
     made.rows = weights.rows, made.columns = weights.columns, made.count = weights.count;
     made.height = height, made.planes = planes, made.groups = groups, made.pairs = first[groups];
     const int64_t lanes = height * groups;
-    const int64_t length[kWindowsSections] = {3 * kSlots * height * made.pairs, 4 * head_words(height, planes) * made.pairs,
+    const int64_t words = head_words(height, planes), bits = groups * bit_steps(weights.columns) / 2;
+    const int64_t length[kWindowsSections] = {planes == kBits ? made.pairs : 3 * kSlots * height * made.pairs,
+                                              4 * words * (planes == kBits ? bits : made.pairs),
                                               4 * (groups + 1), 4 * lanes, 4 * lanes, 4 * lanes};
     made.bytes = (sizeof(WindowsHeader) + 63) / 64 * 64;
     for (int section = 0; section < kWindowsSections; ++section) {
@@ -86,6 +106,16 @@ struct WindowsPacking {
         const int64_t at = height * group + lane;
         row[at] = lane < lanes(group) ? order[at] : -1;
         if (lane < lanes(group)) scale[at] = weights.scale[order[at]];
+      }
+      if (planes == kBits) {
+        auto* data = reinterpret_cast<uint8_t*>(memory + made.offset[kData]) + first[group];
+        auto* head = reinterpret_cast<uint64_t*>(memory + made.offset[kHead]) + group * bit_steps(weights.columns);
+        walk_bits(group, [&](int64_t step, int bit, int64_t weight) {
+          *data++ = static_cast<uint8_t>(weights.value[weight]);
+          head[step] |= uint64_t{1} << bit;
+          correction[height * group + bit / kSlots] += 128 * weights.value[weight];
+        });
+        continue;
       }
       walk(group, [&](int64_t step, int64_t base, int lane, int slot, int64_t weight) {
         const int64_t pair = first[group] + step / 2, half = step % 2, code = weights.column[weight] - base;
