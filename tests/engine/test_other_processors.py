@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from selfish_rnn.engine import available
+from selfish_rnn.engine.inference.targets import int8_targets
+
 KERNELS = Path(__file__).parents[2] / "src" / "selfish_rnn" / "engine" / "kernels"
 FEWEST_CASES = {"plain_loops.cpp": 200, "plain_int8.cpp": 150}
 """The programs, and how many comparisons each makes at least."""
@@ -22,8 +25,11 @@ def need(*tools: str) -> None:
         pytest.skip(f"needs {', '.join(missing)}")
 
 
-def compare(folder: Path, compiler: list[str], run_with: list[str], threads: str) -> None:
-    """Both programs with the kernels for any processor: enough cases, no large difference, and these threads."""
+def compare(folder: Path, compiler: list[str], run_with: list[str], threads: str) -> str:
+    """Both programs with the kernels for any processor: enough cases, no large difference, and these threads.
+
+    Returns what the last one, that of int8, said.
+    """
     kernels = {source: source.stem for source in KERNELS.rglob("*.cpp") if "avx" not in source.name}
     programs = {Path(__file__).with_name(name): Path(name).stem for name in FEWEST_CASES}
     for source in [*kernels, *programs]:
@@ -44,6 +50,7 @@ def compare(folder: Path, compiler: list[str], run_with: list[str], threads: str
         assert int(match[1]) >= FEWEST_CASES[source.name]
         assert float(match[2]) < 2e-5
         assert match[3] == threads
+    return done.stdout
 
 
 @pytest.mark.slow
@@ -57,6 +64,15 @@ def test_the_kernels_for_aarch64_compute_what_plain_loops_do(tmp_path: Path) -> 
 def test_clang_builds_the_kernels_without_threads(tmp_path: Path) -> None:
     need("clang++")
     compare(tmp_path, ["clang++"], [], "one thread")
+
+
+@pytest.mark.slow
+def test_the_int8_kernels_for_avx_vnni_compute_what_plain_loops_do(tmp_path: Path) -> None:
+    need("g++")
+    if not (available() and "avx2" in int8_targets()):
+        pytest.skip("needs a processor with AVX2, on which the one instruction of AVX-VNNI is emulated")
+    emulation = ["-mavx2", "-mfma", "-include", str(Path(__file__).with_name("avx_vnni.hpp"))]
+    assert "AVX-VNNI emulated: yes" in compare(tmp_path, ["g++", *emulation], [], "one thread")
 
 
 @pytest.mark.parametrize(
