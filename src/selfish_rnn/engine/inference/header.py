@@ -22,6 +22,7 @@ _END = """
 #undef SELFISH_TARGET
 #undef SELFISH_UNROLL
 #undef SELFISH_INLINE
+#undef SELFISH_BITS
 #endif
 """
 
