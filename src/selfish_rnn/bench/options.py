@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -25,17 +26,16 @@ def _words(text: Any) -> Any:
     return [word.strip() for word in text.split(",")] if isinstance(text, str) else text
 
 
-def _in_order_of(known: Sequence[str], always: Sequence[str] = ()) -> AfterValidator:
-    def ordered(given: Sequence[str]) -> tuple[str, ...]:
-        for name in given:
-            if name not in known:
-                raise ValueError(f"must be of {', '.join(known)}")
-        return tuple(name for name in known if name in given or name in always)
-
-    return AfterValidator(ordered)
+def _in_order_of(known: Sequence[str], given: Sequence[str], always: Sequence[str] = ()) -> tuple[str, ...]:
+    for name in given:
+        if name not in known:
+            raise ValueError(f"must be of {', '.join(known)}")
+    return tuple(name for name in known if name in given or name in always)
 
 
 _SPLIT = BeforeValidator(_words)
+_KINDS = AfterValidator(partial(_in_order_of, get_args(Kind)))
+_ENGINES = AfterValidator(partial(_in_order_of, tuple(ENGINES), always=("dense",)))
 _ONCE = AfterValidator(lambda given: tuple(dict.fromkeys(given)))
 _Count = Annotated[int, Field(ge=1)]
 _Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -61,14 +61,14 @@ class BenchOptions(BaseModel):
     batch: _Count = Field(20, description="Texts trained on side by side.")
     window: _Count = Field(35, description="Tokens of each text in a training step.")
     vocabulary: _Count = Field(10_000, description="Words.")
-    what: Annotated[tuple[Kind, ...], _SPLIT, _in_order_of(get_args(Kind))] = Field(
+    what: Annotated[tuple[Kind, ...], _SPLIT, _KINDS] = Field(
         ("step", "inference", "operators", "memory"), description="What to measure."
     )
     widths: Annotated[tuple[_Count, ...], _SPLIT, _ONCE] = Field(
         (1500, 2048, 4096, 8192, 16384, 32768),
         description="For width: hidden sizes with the number of weights that --hidden has at each --sparsity.",
     )
-    engines: Annotated[tuple[str, ...], _SPLIT, _in_order_of(tuple(ENGINES), always=("dense",))] = Field(
+    engines: Annotated[tuple[str, ...], _SPLIT, _ENGINES] = Field(
         tuple(ENGINES), description="What to compare; dense always takes part."
     )
     rounds: _Count = Field(5, description="How often everything is measured, in turns.")

@@ -9,6 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -98,21 +99,10 @@ def _one_call(model: LanguageModel) -> tuple[Step, Any]:
     return program, None
 
 
-def _packed_int8(model: LanguageModel) -> tuple[Step, Any]:
-    return _one_call(quantize(model))
-
-
-def _bfloat16(model: LanguageModel) -> tuple[Step, Any]:
-    return _modules(model.bfloat16())
-
-
-def _quantized(dtype: torch.dtype) -> Callable[[LanguageModel], tuple[Step, Any]]:
-    def rival(model: LanguageModel) -> tuple[Step, Any]:
-        state = model.initial_state(1)
-        quantize: Any = torch.ao.quantization.quantize_dynamic
-        return _Module(quantize(model, {nn.LSTM, nn.Linear}, dtype=dtype)), state
-
-    return rival
+def _quantized(model: LanguageModel, dtype: torch.dtype) -> tuple[Step, Any]:
+    state = model.initial_state(1)
+    quantize: Any = torch.ao.quantization.quantize_dynamic
+    return _Module(quantize(model, {nn.LSTM, nn.Linear}, dtype=dtype)), state
 
 
 def _compiled(model: LanguageModel) -> tuple[Step, Any]:
@@ -169,70 +159,64 @@ def _export(step: nn.Module, state: Sequence[Tensor], folder: str) -> Path:
     return path
 
 
-def _onnx(int8: bool) -> Callable[[LanguageModel], tuple[Step, Any]]:
-    def rival(model: LanguageModel) -> tuple[Step, Any]:
-        onnxruntime: Any = import_module("onnxruntime")
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        # Its threads would go on looking for work while others are measured.
-        options.add_session_config_entry("session.force_spinning_stop", "1")
-        with tempfile.TemporaryDirectory() as folder:
+def _onnx(model: LanguageModel, int8: bool) -> tuple[Step, Any]:
+    onnxruntime: Any = import_module("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    # Its threads would go on looking for work while others are measured.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    with tempfile.TemporaryDirectory() as folder:
+        state = model.initial_state(1)
+        path = _export(_Module(model), state, folder)
+        if int8:
+            quantization: Any = import_module("onnxruntime.quantization")
+            quantized = path.with_name("int8.onnx")
+            quantization.quantize_dynamic(path, quantized, weight_type=quantization.QuantType.QInt8)
+            path = quantized
+        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names = [one.name for one in session.get_inputs()]
+
+    def step(word: Tensor, *state: Any) -> tuple[Any, ...]:
+        return tuple(session.run(None, dict(zip(names, (word.numpy(), *state), strict=True))))
+
+    return step, [one.numpy() for one in state]
+
+
+def _openvino(model: LanguageModel, int8: bool) -> tuple[Step, Any]:
+    core = import_module("openvino").Core()
+    with tempfile.TemporaryDirectory() as folder:
+        if int8:  # of products: NNCF leaves the weights of an LSTM as they are
+            # A matrix of one row: OpenVINO multiplies a vector by other, slower means.
+            unrolled = _Unrolled(model, lambda matrix, x, bias: functional.linear(x[None], matrix, bias)[0])
+            state: Sequence[Tensor] = unrolled.state
+            network = core.read_model(str(_export(unrolled, state, folder)))
+            network = import_module("nncf").compress_weights(network)
+        else:
             state = model.initial_state(1)
-            path = _export(_Module(model), state, folder)
-            if int8:
-                quantization: Any = import_module("onnxruntime.quantization")
-                quantized = path.with_name("int8.onnx")
-                quantization.quantize_dynamic(path, quantized, weight_type=quantization.QuantType.QInt8)
-                path = quantized
-            session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        names = [one.name for one in session.get_inputs()]
+            network = core.read_model(str(_export(_Module(model), state, folder)))
+        settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "PERFORMANCE_HINT": "LATENCY"}
+        request = core.compile_model(network, "CPU", settings).create_infer_request()
 
-        def step(word: Tensor, *state: Any) -> tuple[Any, ...]:
-            return tuple(session.run(None, dict(zip(names, (word.numpy(), *state), strict=True))))
+    def step(word: Tensor, *state: Any) -> tuple[Any, ...]:
+        return tuple(request.infer([word.numpy(), *state], share_inputs=True).values())
 
-        return step, [one.numpy() for one in state]
-
-    return rival
-
-
-def _openvino(int8: bool) -> Callable[[LanguageModel], tuple[Step, Any]]:
-    def rival(model: LanguageModel) -> tuple[Step, Any]:
-        core = import_module("openvino").Core()
-        with tempfile.TemporaryDirectory() as folder:
-            if int8:  # of products: NNCF leaves the weights of an LSTM as they are
-                # A matrix of one row: OpenVINO multiplies a vector by other, slower means.
-                unrolled = _Unrolled(model, lambda matrix, x, bias: functional.linear(x[None], matrix, bias)[0])
-                state: Sequence[Tensor] = unrolled.state
-                network = core.read_model(str(_export(unrolled, state, folder)))
-                network = import_module("nncf").compress_weights(network)
-            else:
-                state = model.initial_state(1)
-                network = core.read_model(str(_export(_Module(model), state, folder)))
-            settings = {"INFERENCE_NUM_THREADS": torch.get_num_threads(), "PERFORMANCE_HINT": "LATENCY"}
-            request = core.compile_model(network, "CPU", settings).create_infer_request()
-
-        def step(word: Tensor, *state: Any) -> tuple[Any, ...]:
-            return tuple(request.infer([word.numpy(), *state], share_inputs=True).values())
-
-        return step, [one.numpy() for one in state]
-
-    return rival
+    return step, [one.numpy() for one in state]
 
 
 RIVALS: dict[str, Callable[[LanguageModel], tuple[Step, Any]]] = {
     "dense": _modules,
     "no-onednn": _modules,
-    "bfloat16": _bfloat16,
-    "float16": _quantized(torch.float16),
-    "int8": _quantized(torch.qint8),
+    "bfloat16": lambda model: _modules(model.bfloat16()),
+    "float16": partial(_quantized, dtype=torch.float16),
+    "int8": partial(_quantized, dtype=torch.qint8),
     "compiled": _compiled,
-    "onnx": _onnx(int8=False),
-    "onnx-int8": _onnx(int8=True),
-    "openvino": _openvino(int8=False),
-    "openvino-int8": _openvino(int8=True),
+    "onnx": partial(_onnx, int8=False),
+    "onnx-int8": partial(_onnx, int8=True),
+    "openvino": partial(_openvino, int8=False),
+    "openvino-int8": partial(_openvino, int8=True),
     "csr": _csr,
     "packed": _modules,
     "packed-call": _one_call,
-    "packed-int8": _packed_int8,
+    "packed-int8": lambda model: _one_call(quantize(model)),
 }
 """What makes, of a network that is zero outside its topology (packed for ours), a step and a first state."""

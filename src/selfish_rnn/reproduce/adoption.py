@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from selfish_rnn.errors import UserError
@@ -36,7 +35,8 @@ def matching_run(folder: Path, scale: Scale) -> PlannedRun:
     found = build_experiment(read_config(files.config), str(files.config))
     vocabulary = len(files.read_vocabulary())
     nearest: list[str] | None = None
-    for run in _candidates(scale, found.seed):
+    cases = dict.fromkeys(case for item in ITEMS.values() if item.shows != "time" for case in item.cases)
+    for run in (PlannedRun(scale, case, found.seed) for case in cases):
         different = differences(found, run.trained(vocabulary))
         if not different:
             return run
@@ -45,8 +45,3 @@ def matching_run(folder: Path, scale: Scale) -> PlannedRun:
     raise UserError(
         f"{folder} is no run of scale {scale.name}; the nearest would differ in: {'; '.join(nearest or ['everything'])}"
     )
-
-
-def _candidates(scale: Scale, seed: int) -> Iterator[PlannedRun]:
-    cases = dict.fromkeys(case for item in ITEMS.values() if item.shows != "time" for case in item.cases)
-    return (PlannedRun(scale, case, seed) for case in cases)

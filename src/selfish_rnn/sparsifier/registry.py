@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -123,22 +124,18 @@ def matrices(module: nn.Module) -> Iterator[tuple[str, nn.Parameter | StoredWeig
             yield name, child
 
 
-def _stacked(gates: tuple[str, ...]) -> Callable[[nn.Module], Layouts]:
+def _stacked(gates: tuple[str, ...], module: nn.Module) -> Layouts:
     """Layouts of torch's recurrent modules and cells, whose gates have equal sizes.
 
     The projection of an LSTM (``weight_hr``) makes no gate, so it is one matrix of its own.
     """
-
-    def layouts(module: nn.Module) -> Layouts:
-        return {
-            name: GateLayout.single(weight.shape[0])
-            if name.startswith("weight_hr")
-            else GateLayout.even(gates, weight.shape[0])
-            for name, weight in matrices(module)
-            if name.startswith("weight")
-        }
-
-    return layouts
+    return {
+        name: GateLayout.single(weight.shape[0])
+        if name.startswith("weight_hr")
+        else GateLayout.even(gates, weight.shape[0])
+        for name, weight in matrices(module)
+        if name.startswith("weight")
+    }
 
 
 def _plain(module: nn.Linear | nn.Embedding) -> Layouts:
@@ -151,6 +148,6 @@ for _kinds, _gates in (
     ((nn.RNN, nn.RNNCell), RNN_GATES),
 ):
     for _kind in _kinds:
-        register_cell(_kind, _stacked(_gates))
+        register_cell(_kind, partial(_stacked, _gates))
 register_cell(nn.Linear, _plain)
 register_cell(nn.Embedding, _plain)

@@ -25,10 +25,10 @@ BY_SETTING = {
 
 def draw(item: Item, findings: Findings, folder: Path) -> list[Path]:
     """Draw the figures of an item to ``folder/figure*``, as many as there are results for; return the files."""
-    if find_spec("matplotlib") is None:
+    if find_spec("matplotlib") is None or item.shows not in _FIGURES:
         return []
     written: list[Path] = []
-    for name, figure in _FIGURES.get(item.shows, _no_figures)(item, findings).items():
+    for name, figure in _FIGURES[item.shows](item, findings).items():
         written += figures.save(figure, folder / f"figure{name}")
     return written
 
@@ -53,10 +53,6 @@ def outcomes(item: Item, findings: Findings) -> list[dict[str, Any]]:
 
 
 Figures = dict[str, Any]
-
-
-def _no_figures(item: Item, findings: Findings) -> Figures:
-    return {}
 
 
 def _by_setting(item: Item, findings: Findings) -> Figures:
