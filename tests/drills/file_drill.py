@@ -266,4 +266,4 @@ def _with_another_number(chosen: random.Random, tensor: Tensor) -> Tensor:
     return changed
 
 
-WAYS = (_exported, _exported_content, _shipped, _run, _run, _checkpoint_content)
+WAYS = (_exported, _exported_content, _exported_content, _shipped, _run, _run, _checkpoint_content)
