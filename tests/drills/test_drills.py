@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import corpus_drill
 import file_drill
@@ -45,3 +48,26 @@ def test_wrong_calls_of_operators_end_no_process() -> None:
     outcome = operator_drill.drill(tries=150, seed=0)
     assert_nothing_failed(outcome, 150)
     assert outcome.kinds["ValueError"] > 30
+
+
+# What the documentation says
+
+TOP = Path(__file__).parents[2]
+PROMISES = (TOP / "docs" / "reliability.md").read_text()
+
+
+def test_the_documentation_says_what_the_long_drills_came_to() -> None:
+    rows = re.findall(r"^\| ([\w-]+)[^|]*\| ([\d,]+) \| (\d+) \|", PROMISES, re.MULTILINE)
+    records = {path.stem: json.loads(path.read_text()) for path in (TOP / "results" / "drills").glob("*.json")}
+    told = {name: (int(tried.replace(",", "")), int(failed)) for name, tried, failed in rows}
+    assert told == {name: (record["tried"], record["failed"]) for name, record in records.items()}
+
+
+def test_the_tests_that_hold_what_was_found_are_there() -> None:
+    names = set(re.findall(r"`(test_\w+)`", PROMISES))
+    found = {
+        name for path in (TOP / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
+    }
+    assert names
+    assert names <= found
+    assert all((TOP / path).exists() for path in re.findall(r"`(tests/[\w/.]+)`", PROMISES))
