@@ -78,7 +78,7 @@ def disk_drill(tries: int, seed: int) -> Outcome:
             filler = None if disk is None else disk / "filler"
             if filler is not None:
                 free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
-                filler.write_bytes(b"x" * max(free - chosen.randrange(4_000, 400_000), 0))
+                filler.write_bytes(b"x" * max(free - chosen.randrange(4_000, 120_000), 0))
             limit = chosen.randrange(500, 40_000) if disk is None else None
             code = wait_for(_start(path, texts, changes, limit))
             if filler is not None:
