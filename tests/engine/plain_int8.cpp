@@ -42,7 +42,9 @@ struct Matrix {
   Floats scale;
   char* windows;
 
-  Matrix(int64_t rows_, int64_t columns_, double density) : rows(rows_), columns(columns_), dense(rows_ * columns_) {
+  // `together`: as one of the matrices of a model with so many weights, which may be laid out in another way.
+  Matrix(int64_t rows_, int64_t columns_, double density, int64_t together = 0)
+      : rows(rows_), columns(columns_), dense(rows_ * columns_) {
     std::bernoulli_distribution exists(density);
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t at = 0; at < columns; ++at)
@@ -73,8 +75,8 @@ struct Matrix {
   }
 };
 
-void check_matrix(int64_t rows, int64_t columns, double density) {
-  const Matrix w(rows, columns, density);
+void check_matrix(int64_t rows, int64_t columns, double density, int64_t together) {
+  const Matrix w(rows, columns, density, together);
   std::vector<int64_t> first(rows + 1);
   std::vector<uint16_t> column(w.column.size() + 1);
   std::vector<int8_t> value(w.value.size() + 1);
@@ -160,7 +162,8 @@ void check_choice(int64_t words) {
 
 int main() {
   for (int64_t rows : {5, 16, 67, 300})
-    for (double density : {0.0, 0.03, 0.15, 0.33, 0.9}) check_matrix(rows, 141, density);
+    for (double density : {0.0, 0.03, 0.15, 0.33, 0.9})
+      for (int64_t together : {0, 100'000'000}) check_matrix(rows, 141, density, together);
   for (int64_t kind : {kLstm, kGru, kRnnTanh, kRnnRelu})
     for (int64_t batch : {1, 3, 20}) check_layer(kind, 4, batch, 13, 12);
   check_choice(12);
