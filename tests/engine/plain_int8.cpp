@@ -55,7 +55,7 @@ struct Matrix {
       first.push_back(column.size());
       scale.push_back(0.001f + 0.01f * (generator() % 100));
     }
-    const Int8Weights weights{rows, columns, first.back(), 0, first.data(), column.data(), value.data(), scale.data()};
+    const Int8Weights weights{rows, columns, first.back(), together, first.data(), column.data(), value.data(), scale.data()};
     windows = static_cast<char*>(std::aligned_alloc(64, selfish_windows_bytes(&weights)));
     selfish_windows_build(&weights, windows);
   }
