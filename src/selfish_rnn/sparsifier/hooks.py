@@ -84,7 +84,7 @@ class Hooks:
         """The parameters that are no longer at their places in the model, with the modules if those still live."""
         for index, (reference, name, held) in self._places.items():
             module = reference()
-            if module is None or {**module._parameters, **module._modules}.get(name) is not held():
+            if module is None or module._parameters.get(name, module._modules.get(name)) is not held():
                 yield index, module
 
     @property
