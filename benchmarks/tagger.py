@@ -5,7 +5,7 @@
 First both engines train the same steps from the same start, with a rewiring after every ten: are the losses the same?
 Then steps are timed in turns (forward and backward pass, clipping, Adam); ratios are medians over the rounds of
 dense / own time in the same round, with the lowest and the highest. Torch runs a dense LSTM with oneDNN or without: the
-faster one counts.
+faster one counts. With one thread it is processor time, which a busy machine hardly lengthens.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -91,16 +92,16 @@ class Training:
         return found
 
 
-def measure(hidden: int, sparsity: float, steps: int, rounds: int) -> dict[str, Any]:
+def measure(hidden: int, sparsity: float, steps: int, rounds: int, clock: Callable[[], float]) -> dict[str, Any]:
     trained = {engine: Training(engine, hidden, sparsity, steps // 10).losses(steps) for engine in SPARSE}
     apart = max(abs(one - other) / abs(one) for one, other in zip(*trained.values(), strict=True))
     trainings = {engine: Training(engine, hidden, sparsity, 1) for engine in ENGINES}
     seconds: dict[str, list[float]] = {engine: [] for engine in ENGINES}
     for number in range(rounds + 2):  # two to warm up
         for engine, training in trainings.items():
-            start = time.perf_counter()
+            start = clock()
             training.step(number)
-            seconds[engine].append(time.perf_counter() - start)
+            seconds[engine].append(clock() - start)
     taken = {engine: found[2:] for engine, found in seconds.items()}
     medians = {engine: statistics.median(found) for engine, found in taken.items()}
     baseline = min(("dense", "dense without oneDNN"), key=lambda engine: medians[engine])
@@ -131,7 +132,8 @@ parser.add_argument("--steps", type=int, default=40)
 parser.add_argument("--rounds", type=int, default=15)
 options = parser.parse_args()
 torch.set_num_threads(options.threads)
-found = measure(options.hidden, options.sparsity, options.steps, options.rounds)
+clock = time.process_time if options.threads == 1 else time.perf_counter
+found = measure(options.hidden, options.sparsity, options.steps, options.rounds, clock)
 print(f"losses of {options.steps} steps, packed beside masked: largest relative difference", end=" ")
 print(f"{found['largest relative difference of losses']:.1e}")
 for engine, taken in found["seconds"].items():
