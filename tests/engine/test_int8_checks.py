@@ -87,6 +87,20 @@ def test_bytes_that_were_laid_out_for_other_kernels_are_not_followed(other_kerne
     operators.int8_linear(torch.randn(3, 5), weight.windows, None, 12)
 
 
+def test_programs_for_two_kinds_of_kernels_take_turns() -> None:
+    before, names = int8_target(), int8_targets()[-2:]
+    weight, steps = quantized(12, 5), dict[str, NextWord]()
+    try:
+        for name in names:
+            use_int8_target(name)
+            steps[name] = NextWord(lambda program: program.row(weight))
+        for name in names * 2:
+            use_int8_target(name)
+            assert torch.equal(steps[name](3), weight.to_dense()[3])
+    finally:
+        use_int8_target(before)
+
+
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda weight: pickle.loads(pickle.dumps(weight))])
 def test_a_copy_is_laid_out_where_it_is_made(copied: Callable[[QuantizedWeight], QuantizedWeight]) -> None:
     weight = quantized(12, 5)

@@ -33,7 +33,7 @@ def windows_shape(windows: Tensor) -> tuple[int, int]:
             "these bytes are no int8 matrix, or were changed since it was laid out: give weight.windows of a "
             "QuantizedWeight"
         )
-    if laid_out != targets.changes():
+    if laid_out != targets.in_use():
         raise ValueError("this int8 matrix is laid out for other kernels than those in use: ask weight.windows anew")
     return shape
 
@@ -99,14 +99,14 @@ class QuantizedWeight(nn.Module):
         weights = library.structures()["Int8Weights"](**numbers, **pointers)
         windows = torch.empty(kernels.selfish_windows_bytes(ctypes.addressof(weights)), dtype=torch.uint8)
         kernels.selfish_windows_build(ctypes.addressof(weights), address(windows))
-        self._windows, self._laid_out = windows, targets.changes()
+        self._windows, self._laid_out = windows, targets.in_use()
         _known.remember(windows, (self._laid_out, self.shape))
         self.count = len(values)
 
     @property
     def windows(self) -> Tensor:
         """The matrix as the kernels in use take it: bytes."""
-        if self._laid_out != targets.changes():
+        if self._laid_out != targets.in_use():
             self._lay_out(*self.weights())
         return self._windows
 

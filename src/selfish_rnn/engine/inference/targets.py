@@ -7,7 +7,7 @@ from selfish_rnn.engine import library
 TARGETS = ("portable", "avx2", "avx-vnni", "avx512-vnni", "avx512-vbmi")
 """The kinds of processors there are int8 kernels for, from the slowest on."""
 
-_changes = 0
+_in_use: int | None = None
 
 
 def int8_target() -> str:
@@ -23,13 +23,16 @@ def int8_targets() -> tuple[str, ...]:
 
 def use_int8_target(name: str) -> None:
     """Use the int8 kernels for another kind of processor, for instance to compare them."""
-    global _changes
+    global _in_use
     if name not in int8_targets():
         raise ValueError(f"this processor runs int8 kernels for {', '.join(int8_targets())}, not for {name!r}")
-    library.kernels().selfish_int8_use_target(TARGETS.index(name))
-    _changes += 1
+    _in_use = TARGETS.index(name)
+    library.kernels().selfish_int8_use_target(_in_use)
 
 
-def changes() -> int:
-    """How often :func:`use_int8_target` was called: a matrix that was laid out before is laid out again."""
-    return _changes
+def in_use() -> int:
+    """The number of the kernels in use, which follow matrices that were laid out for them and no others."""
+    global _in_use
+    if _in_use is None:
+        _in_use = int(library.kernels().selfish_int8_target())
+    return _in_use
