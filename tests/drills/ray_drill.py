@@ -23,7 +23,7 @@ from selfish_rnn.scheduling.sweep import Sweep
 from tiny_runs import result_of
 
 SETTINGS = {
-    "epochs": 4, "train_tokens": 6000, "model": {"hidden": 8, "embedding": 8}, "engine": "masked", "threads": 1,
+    "epochs": 6, "train_tokens": 6000, "model": {"hidden": 8, "embedding": 8}, "engine": "masked", "threads": 1,
 }  # fmt: skip
 
 
@@ -41,7 +41,7 @@ class Disturbance:
             with suppress(ProcessLookupError, IndexError):
                 os.kill(self._draw.choice(processes), signal.SIGKILL)
                 self.done.append("the process of a run killed")
-        elif len(self.done) == 1 and progress.outcomes and len(begun) == 2:
+        elif len(self.done) == 1 and progress.outcomes and begun and len(progress.running) == 2:
             self._cluster.remove_node(self._node, allow_graceful=False)
             self.done.append("a node killed")
 

@@ -72,7 +72,8 @@ def test_a_sweep_survives_the_loss_of_a_node_and_gives_what_local_processes_give
 
 @pytest.mark.slow
 def test_the_example_searches_with_ray_tune(tmp_path: Path) -> None:
-    pytest.importorskip("ray.tune", reason="Ray Tune is not installed: pip install 'ray[tune]'")
+    missing = "Ray Tune is not installed: pip install 'ray[tune]'"
+    pytest.importorskip("ray.tune", reason=missing, exc_type=ImportError)  # pandas, for example, may be missing
     example = Path(__file__).parents[2] / "examples" / "ray_tune.py"
     words = [sys.executable, str(example), "--samples", "3", "--epochs", "2", "--tokens", "1500"]
     environment = {**os.environ, "HOME": str(tmp_path), "RAY_DEDUP_LOGS": "0"}
