@@ -25,6 +25,7 @@ X86 = platform.machine().lower() in ("x86_64", "amd64")
 FLAGS = ["-std=c++17", "-O3", "-g0", "-fPIC", "-fno-math-errno", "-ffp-contract=fast", "-Wno-psabi"]
 AVX2 = ["-mavx2", "-mfma"]
 AVX512 = [*AVX2, "-mavx512f", "-mavx512vl", "-mavx512dq", "-mavx512bw"]
+VBMI = ["-mavx512vnni", "-mavx512vbmi", "-mavx512vbmi2"]
 # Whole numbers are the same everywhere; so that what follows them is, too, nothing is fused.
 EXACT = "-ffp-contract=off"
 TARGETS = {
@@ -38,7 +39,7 @@ TARGETS = {
     **({"inference/int8_avx2.cpp": [*AVX2, EXACT]} if X86 else {}),
     **({"inference/int8_avx_vnni.cpp": [*AVX2, "-mavxvnni", EXACT]} if X86 else {}),
     **({"inference/int8_avx512_vnni.cpp": [*AVX512, "-mavx512vnni", EXACT]} if X86 else {}),
-    **({"inference/int8_avx512_vbmi.cpp": [*AVX512, "-mavx512vnni", "-mavx512vbmi", "-mavx512vbmi2", EXACT]} if X86 else {}),
+    **({"inference/int8_avx512_vbmi.cpp": [*AVX512, *VBMI, EXACT]} if X86 else {}),
     "inference/dispatch.cpp": ["-DSELFISH_X86"] if X86 else [],
 }
 
