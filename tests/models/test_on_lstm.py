@@ -99,8 +99,8 @@ def test_golden_stack(dtype: torch.dtype) -> None:
 def test_golden_drop_connect(dtype: torch.dtype, training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     golden = Golden("onlstm_stack", dtype)
     probability = float(golden["dropconnect_p"])
-    masks = iter([(1 - golden[f"dropmask_l{layer}"]) / (1 - probability) for layer in range(3)])
-    monkeypatch.setattr(regularisers, "dropout_mask", lambda *_: next(masks).clone())
+    factors = iter([1 - golden[f"dropmask_l{layer}"] for layer in range(3)])
+    monkeypatch.setattr(regularisers, "drop_factors", lambda *_: next(factors))
     entering = golden["x"]
     for layer, cell in enumerate(golden_cells(golden, probability)):
         before = cell.weight_recurrent.detach().clone()
