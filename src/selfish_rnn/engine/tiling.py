@@ -16,9 +16,8 @@ VERY_SPARSE = 0.015
 """The density below which a line of a large tile would have hardly a weight: tiles grow as the density falls."""
 
 WEIGHTS_PER_LINE, LONGEST_SIDE = 40, 65536
-"""How many weights a line of such a tile has in the mean, and the longest side whose numbers take 16 bits. So few
-weights share what is loaded that the caches are of little use, and lines that are gone through often cost more than long
-ones."""
+"""How many weights a line of such a tile has in the mean, and the longest side whose numbers take 16 bits. Activations
+come from the outer caches for every weight then, so long lines, begun and ended less often, are the faster."""
 
 
 @dataclass(frozen=True)
