@@ -21,8 +21,8 @@ DENSE = ("dense", "small-dense")
 class Case:
     """A network trained by a method with an optimizer; ``changes`` are further ``key=value`` words.
 
-    ``sparsity`` is the preset's if none is given. ``rewire_every`` is in epochs, because an epoch has more updates at
-    one scale than at another.
+    ``sparsity`` is the preset's if none is given. ``rewire_every`` counts the intervals of the
+    scale, which are an epoch in the paper and have more updates at one scale than at another.
 
     >>> Case("rhn", "static", sparsity=0.68).words(updates=100)
     ('method=static', 'optimizer.name=snt-asgd', 'sparsity=0.68')
@@ -36,7 +36,7 @@ class Case:
     rewire_every: float = 1.0
 
     def words(self, updates: int) -> tuple[str, ...]:
-        """The case as words of ``selfish-rnn train``, laid over a preset that has so many updates an epoch."""
+        """The case as words of ``selfish-rnn train``, laid over a preset that rewires after so many updates."""
         method = METHOD_WORDS.get(self.method, (f"method={self.method}",))
         sparsity = () if self.sparsity is None else (f"sparsity={self.sparsity:g}",)
         interval = () if self.rewire_every == 1 else (f"rewire_every={max(round(self.rewire_every * updates), 1)}",)
