@@ -82,7 +82,7 @@ def test_settings_that_came_later_are_taken_at_their_default(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["model.dropout=0.6"], "model.dropout 0.6 instead of 0.5"),
+        (["model.dropout=0.6"], "model.dropout 0.6 instead of 0.55"),
         (["valid_batch_size=10"], "valid_batch_size 10 instead of 80"),
         (["epochs=59"], "epochs 59 instead of 60"),
         (["method.allocation=er"], "method.allocation er instead of uniform"),
