@@ -20,8 +20,8 @@ class Scale:
     """Which preset stands for each network, with changes to it.
 
     ``updates`` are those of the stacked LSTM between two rewirings, in the paper an epoch; ``hours`` the core-hours of
-    a sparse run of each network as long as none is finished to tell; ``budget`` the seconds of a timed run, ``marks`` in
-    how many equal parts of it its test perplexity is measured. Without ``seeds`` every preset keeps its own.
+    a sparse run of each network as long as none is finished to tell; ``budget`` the seconds of a timed run, ``marks``
+    in how many equal parts of it its test perplexity is measured. Without ``seeds`` every preset keeps its own.
     """
 
     name: str
