@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from selfish_rnn.engine.functional import drop_factors, drop_keys
 from selfish_rnn.models.cells.weight_drop import WeightDropLSTM
 
 
@@ -25,7 +26,7 @@ def test_only_the_recurrent_matrix_is_dropped_and_only_in_passing() -> None:
     dropped.load_state_dict(before)
     plain.load_state_dict(before)
     torch.manual_seed(1)
-    mask = nn.functional.dropout(torch.ones(20, 5, dtype=torch.float64), 0.4)
+    mask = drop_factors((20, 5), 0.4, True, drop_keys("cpu")).double()
     with torch.no_grad():
         dropped.weight_hh_l0.mul_(mask)
     expected, expected_after = dropped(inputs, state)
