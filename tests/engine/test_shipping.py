@@ -15,7 +15,8 @@ from packed_cases import assert_close, needs_kernels, seeded
 from torch import Tensor, nn
 
 from selfish_rnn import Sparsifier, UserError
-from selfish_rnn.engine import PackedWeight, load_packed, pack, save_packed, unpack
+from selfish_rnn.engine import PackedWeight, load_packed, pack, quantize, save_packed, unpack
+from selfish_rnn.engine.inference.quantized_weight import quantized_weights
 from selfish_rnn.files import load_tensors, save_tensors
 from selfish_rnn.models.cells.highway import HighwayCell
 from selfish_rnn.models.cells.mixture import MixtureDecoder
@@ -206,6 +207,23 @@ def test_a_model_is_the_same_from_a_file(tmp_path: Path) -> None:
         loaded.train()(tokens()).sum().backward()
         assert all(parameter.grad is not None for parameter in loaded.parameters())
         model.train()
+
+
+def test_an_int8_model_is_the_same_from_a_file(tmp_path: Path) -> None:
+    model = quantize(packed_tagger()[0])
+    want = model(tokens())
+    save_packed(model, tmp_path / "tagger")
+    loaded = load_packed(Tagger, tmp_path / "tagger")
+    assert quantized_weights(loaded).keys() == quantized_weights(model).keys()
+    assert torch.equal(loaded(tokens()), want)
+    with pytest.raises(TypeError, match="give its class, or a function, not a model"):
+        load_packed(Tagger(), tmp_path / "tagger")  # type: ignore[arg-type]
+
+
+def test_a_model_without_packed_weights_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no packed weights: pack it, and save what pack returns"):
+        save_packed(Tagger(), tmp_path / "tagger")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_has_a_tied_matrix_once_and_no_zeros(tmp_path: Path) -> None:

@@ -47,9 +47,10 @@ def test_a_folder_with_other_files_and_a_file_are_refused(tmp_path: Path):
 
 
 def test_a_folder_without_configuration_is_no_run(tmp_path: Path):
-    for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(UserError, match=r"is not the folder of a run: it has no config\.yaml"):
-            RunFolder.open(path)
+    with pytest.raises(UserError, match=r"is not the folder of a run: it has no config\.yaml"):
+        RunFolder.open(tmp_path)
+    with pytest.raises(UserError, match=r"nowhere does not exist$"):
+        RunFolder.open(tmp_path / "nowhere")
 
 
 def test_free_names_count_up_and_fill_gaps(tmp_path: Path):

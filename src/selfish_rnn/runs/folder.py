@@ -72,6 +72,8 @@ class RunFolder:
     def open(cls, path: Path) -> RunFolder:
         """The folder of a run that was started before; whoever writes in it takes its lock first."""
         folder = cls(path)
+        if not path.exists():
+            raise UserError(f"{path} does not exist")
         if not folder.config.is_file():
             raise UserError(f"{path} is not the folder of a run: it has no config.yaml")
         return folder

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight, quantized_weights
+from selfish_rnn.engine.inference.shipping import MASK, SCALE, put_int8
 from selfish_rnn.engine.packed_weight import PackedWeight, packed_weights
 from selfish_rnn.engine.packing import put_packed
 from selfish_rnn.errors import UserError
@@ -22,7 +24,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def save_packed(model: nn.Module, path: str | os.PathLike[str]) -> None:
-    """Write a model with packed weights to one safetensors file with a checksum; see :func:`load_packed`.
+    """Write a model with packed or int8 weights to one safetensors file with a checksum; see :func:`load_packed`.
 
     Of a packed matrix only the existing weights and where they are is written, of a tied one that once; everything else
     in the ``state_dict`` as it is.
@@ -38,8 +40,13 @@ def save_packed(model: nn.Module, path: str | os.PathLike[str]) -> None:
             tensors[name] = tensor
         else:
             same[name] = first
-    shapes = {name: weight.shape for name, weight in packed_weights(model).items()}
-    save_tensors(path, tensors, {"format": FORMAT, "shapes": json.dumps(shapes), "same": json.dumps(same)})
+    small = quantized_weights(model)
+    weights: dict[str, PackedWeight | QuantizedWeight] = {**packed_weights(model), **small}
+    if not weights:
+        raise ValueError("the model has no packed weights: pack it, and save what pack returns")
+    shapes = {name: weight.shape for name, weight in weights.items()}
+    about = {"shapes": json.dumps(shapes), "same": json.dumps(same), "precision": "int8" if small else "float32"}
+    save_tensors(path, tensors, {"format": FORMAT, **about})
 
 
 def load_packed(make: Callable[[], Model], path: str | os.PathLike[str]) -> Model:
@@ -50,11 +57,14 @@ def load_packed(make: Callable[[], Model], path: str | os.PathLike[str]) -> Mode
         save_packed(model, "tagger.safetensors")
         model = load_packed(lambda: Tagger(words=10_000), "tagger.safetensors")   # in another process
 
-    ``make`` makes the model as it was before packing: a class or a function. What it draws or sets in parameters does
-    not matter. A large model may be made on the meta device, so that no matrix is ever whole:
+    A model that was given to :func:`quantize` before it was saved comes back in int8, for inference. ``make`` makes the
+    model as it was before packing: a class or a function. What it draws or sets in parameters does not matter. A large
+    model may be made on the meta device, so that no matrix is ever whole:
     ``with torch.device("meta"): return Tagger(words=10_000)``. Nothing in the file is executed, and every index is
     checked before a kernel follows it.
     """
+    if isinstance(make, nn.Module):
+        raise TypeError("load_packed makes the model itself: give its class, or a function, not a model")
     tensors, metadata = load_tensors(path)
     if metadata.get("format") != FORMAT:
         raise UserError(f"{path} is no packed model: save_packed writes such files")
@@ -75,6 +85,8 @@ def load_packed(make: Callable[[], Model], path: str | os.PathLike[str]) -> Mode
     if left:
         raise UserError(f"{path} has packed weights where the model that is made cannot be packed: {', '.join(left)}")
     _materialise(model)
+    if metadata.get("precision") == "int8":
+        model = put_int8(model, _int8_parts(state, shapes), str(path))
     try:
         model.load_state_dict(state)
     except RuntimeError as error:
@@ -83,6 +95,13 @@ def load_packed(make: Callable[[], Model], path: str | os.PathLike[str]) -> Mode
         if tensor.is_meta:
             raise UserError(f"{name} is not in {path} and was made on the meta device: make the model on the CPU")
     return model
+
+
+def _int8_parts(state: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+    """What the state holds of these int8 matrices, under the names that :func:`put_int8` looks for."""
+    kinds = (("", ".values"), (MASK, MASK), (SCALE, SCALE))
+    parts = {name + part: name + kept for name in names for part, kept in kinds}
+    return {part: state[kept] for part, kept in parts.items() if kept in state}
 
 
 def _no_weights(shape: tuple[int, int], gate_rows: list[int]) -> PackedWeight:
