@@ -47,7 +47,7 @@ def standing(item: Item, scale: Scale, results: Results, seeds: Sequence[int], b
 
 
 def hours_of(run: PlannedRun, item: Item, results: Results, budget: float) -> float:
-    """Core-hours of a run: as finished runs of the network took, else as the scale's table says."""
+    """Core-hours of a run: as most finished runs of the network took, else as the scale's table says."""
     if item.shows == "time":
         return budget / 3600 * (os.cpu_count() or 1)
     same_kind = [
@@ -56,5 +56,5 @@ def hours_of(run: PlannedRun, item: Item, results: Results, budget: float) -> fl
         if (result.settings["method"]["name"] in DENSE) == (not run.sparse)
     ]
     if same_kind:
-        return statistics.fmean(same_kind)
+        return statistics.median(same_kind)  # a mean would follow the few that were made on a busy machine
     return run.scale.hours[run.case.network] * (1 if run.sparse else DENSE_FACTOR)
