@@ -24,7 +24,7 @@ from selfish_rnn.topology.methods import (
     register_method,
 )
 from selfish_rnn.topology.redistribution import REDISTRIBUTIONS, Redistribution
-from selfish_rnn.topology.removal import REMOVALS, Removal
+from selfish_rnn.topology.removal import POOLS, REMOVALS, Pool, Removal, Signal
 from selfish_rnn.topology.rewiring import Rewiring, prune, rewire
 from selfish_rnn.topology.schedules import SCHEDULES, Pruning, Schedule
 from selfish_rnn.topology.topology import ActiveWeights, Topology
@@ -36,6 +36,7 @@ __all__ = [
     "GMP",
     "GROWTHS",
     "METHODS",
+    "POOLS",
     "REDISTRIBUTIONS",
     "REMOVALS",
     "RIGL",
@@ -50,11 +51,13 @@ __all__ = [
     "GateLayout",
     "Growth",
     "Method",
+    "Pool",
     "Pruning",
     "Redistribution",
     "Removal",
     "Rewiring",
     "Schedule",
+    "Signal",
     "Topology",
     "budget",
     "prune",
