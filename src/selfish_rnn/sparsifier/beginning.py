@@ -15,6 +15,16 @@ from selfish_rnn.sparsifier.weights import SparseWeight, StoredWeight
 from selfish_rnn.topology import Method, Topology
 
 
+def check_start(sparsity: float | None, topology: str, masks: Mapping[str, Tensor] | None) -> None:
+    """Refuse a sparsity that is none, two ways of giving a topology, and others than there are."""
+    if sparsity is not None and not 0 <= sparsity < 1:
+        raise ValueError(f"sparsity is the fraction of zeros, from 0 up to, not including, 1; got {sparsity}")
+    if topology not in ("random", "nonzero"):
+        raise ValueError(f'topology is "random" or "nonzero", got {topology!r}; masks go into masks=')
+    if masks is not None and topology == "nonzero":
+        raise ValueError('masks= gives a topology, and so does topology="nonzero": leave one of them out')
+
+
 def starting_topologies(
     chosen: Sequence[Chosen],
     matrices: Matrices,
@@ -25,8 +35,6 @@ def starting_topologies(
     generator: torch.Generator,
 ) -> tuple[list[Topology], bool]:
     """The topology of every weight, and whether they are given, by masks or by the model, and not drawn."""
-    if sparsity is not None and not 0 <= sparsity < 1:
-        raise ValueError(f"sparsity is the fraction of zeros, from 0 up to, not including, 1; got {sparsity}")
     if _given(chosen, topology, masks, method):
         return _existing(chosen, masks, sparsity), True
     if sparsity is None:
@@ -37,10 +45,6 @@ def starting_topologies(
 
 
 def _given(chosen: Sequence[Chosen], topology: str, masks: Mapping[str, Tensor] | None, method: Method) -> bool:
-    if topology not in ("random", "nonzero"):
-        raise ValueError(f'topology is "random" or "nonzero", got {topology!r}; masks go into masks=')
-    if masks is not None and topology == "nonzero":
-        raise ValueError('masks= gives a topology, and so does topology="nonzero": leave one of them out')
     stored = [each.name for each in chosen if each.stored]
     obstacle = unpackable(method)
     if stored and obstacle is not None:

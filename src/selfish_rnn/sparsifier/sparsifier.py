@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from selfish_rnn.sparsifier.base import refuse_missing
-from selfish_rnn.sparsifier.beginning import saved_topologies, starting_topologies
+from selfish_rnn.sparsifier.beginning import check_start, saved_topologies, starting_topologies
 from selfish_rnn.sparsifier.hooks import refuse_second_listener
 from selfish_rnn.sparsifier.keeping import TopologyKeeper
 from selfish_rnn.sparsifier.ranks import common_seed
@@ -89,6 +89,7 @@ class Sparsifier(TopologyKeeper):
         masks: Mapping[str, Tensor] | None = None,
         seed: int | None = None,
     ) -> None:
+        check_start(sparsity, topology, masks)
         self.method = find_method(method)
         self._plan = Plan(self.method, find_part("schedule", schedule), prune_rate, rewirings, rewire_every)
         self.rewirings_done = 0
