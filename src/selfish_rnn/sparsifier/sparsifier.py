@@ -92,6 +92,7 @@ class Sparsifier(TopologyKeeper):
         check_start(sparsity, topology, masks)
         self.method = find_method(method)
         self._plan = Plan(self.method, find_part("schedule", schedule), prune_rate, rewirings, rewire_every)
+        self.rewirings, self.rewire_every = rewirings, rewire_every
         self.rewirings_done = 0
         self.steps_done = 0
         self._generator = torch.Generator().manual_seed(common_seed() if seed is None else seed)
@@ -123,16 +124,6 @@ class Sparsifier(TopologyKeeper):
             if parameter.ndim > 1 and id(parameter) not in own
         ]
         self._await_rewiring()
-
-    @property
-    def rewirings(self) -> int | None:
-        """How many rewirings the run will have."""
-        return self._plan.rewirings
-
-    @property
-    def rewire_every(self) -> int | None:
-        """After how many optimizer steps it rewires by itself, if it does."""
-        return self._plan.rewire_every
 
     def reseed(self, seed: int) -> None:
         """Draw the positions of all further rewirings from another seed than the starting topology."""

@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from selfish_rnn.engine import PackedWeight, QuantizedWeight, register_packed
 from selfish_rnn.engine.functional import linear
+from selfish_rnn.engine.modules.parameters import reset_uniform
 from selfish_rnn.engine.operators.highway import highway_window
-from selfish_rnn.models.initialisation import reset_uniform
 from selfish_rnn.sparsifier.registry import register_cell
 from selfish_rnn.topology.gates import GateLayout
 
