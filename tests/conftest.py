@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from selfish_rnn.topology import ALLOCATIONS, GROWTHS, METHODS, REDISTRIBUTIONS, REMOVALS, SCHEDULES
+from selfish_rnn.topology import ALLOCATIONS, GROWTHS, METHODS, POOLS, REDISTRIBUTIONS, REMOVALS, SCHEDULES
 from tiny_runs import write_corpus
 
 # Without deadlines, because the machine may be busy, and with the same examples in every run.
@@ -36,7 +36,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def tables_as_before() -> Iterator[None]:
     """What a test registers is taken out again."""
-    tables: list[dict[str, Any]] = [ALLOCATIONS, GROWTHS, METHODS, REDISTRIBUTIONS, REMOVALS, SCHEDULES]
+    tables: list[dict[str, Any]] = [ALLOCATIONS, GROWTHS, METHODS, POOLS, REDISTRIBUTIONS, REMOVALS, SCHEDULES]
     before = [table.copy() for table in tables]
     yield
     for table, content in zip(tables, before, strict=True):

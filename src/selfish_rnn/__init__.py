@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         GateLayout,
         Growth,
         Method,
+        Pool,
         Pruning,
         Redistribution,
         Removal,
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DENSE", "DSR", "GMP", "METHODS", "NTASGD", "RIGL", "SELFISH", "SET", "SNFS", "SNTASGD", "STATIC", "STATIC_ER",
     "Allocation", "AveragedModel", "AveragedSGD", "GateLayout", "Growth", "IntrinsicSparseStructures", "Method",
-    "Pruning", "Redistribution", "Removal", "Schedule", "SparseTraining", "Sparsifier", "UserError",
+    "Pool", "Pruning", "Redistribution", "Removal", "Schedule", "SparseTraining", "Sparsifier", "UserError",
     "deferred_init", "flops", "gate_densities", "load_model", "load_packed", "pack", "quantize", "register",
     "register_cell", "register_method", "register_packed", "save_packed", "shrink", "topology_distance", "unpack",
 ]  # fmt: skip

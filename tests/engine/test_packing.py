@@ -269,6 +269,8 @@ def test_the_dense_cell_is_not_changed() -> None:
 def test_a_counterpart_must_be_able_to_take_its_place() -> None:
     with pytest.raises(TypeError, match="Tanh is neither a subclass of Cell nor does it have from_dense and to_dense"):
         register_packed(Cell, nn.Tanh)
+    with pytest.raises(TypeError, match="Cell is no subclass of PackedCell, which is to become it"):
+        register_packed(Cell, PackedCell, quantized=Cell)
 
 
 def test_a_module_that_is_used_twice_stays_one() -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
-from packed_cases import assert_close, needs_kernels, seeded, sparse_
+from packed_cases import assert_close, matrix, needs_kernels, seeded, sparse_
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
-from selfish_rnn import Sparsifier, pack
-from selfish_rnn.engine import PackedLSTM, quantize
+from selfish_rnn import GateLayout, Sparsifier, pack, register_cell
+from selfish_rnn.engine import PackedLSTM, functional, load_packed, quantize, register_packed, registry, save_packed
 from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight, quantized_weights
 from selfish_rnn.engine.inference.targets import int8_target, int8_targets, use_int8_target
 from selfish_rnn.engine.packed_weight import packed_weights
@@ -169,3 +170,36 @@ def test_a_quantized_model_compiles() -> None:
     x = torch.randn(2, 24, generator=seeded(1))
     compiled = torch.compile(small.output, backend="eager", fullgraph=True)
     assert torch.equal(compiled(x), small.output(x))
+
+
+class Gate(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(matrix(8, 6, 0.4, 0))
+
+
+class PackedGate(Gate):
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight).sigmoid()
+
+
+class QuantizedGate(PackedGate):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).round()
+
+
+@pytest.mark.parametrize("arithmetic", ["int8", "float32"])
+def test_a_cell_of_ones_own_may_compute_otherwise_in_int8(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arithmetic: Literal["int8", "float32"]
+) -> None:
+    monkeypatch.setattr(registry, "_counterparts", dict(registry._counterparts))
+    register_cell(Gate, lambda gate: {"weight": GateLayout.single(8)})
+    register_packed(Gate, PackedGate, quantized=QuantizedGate)
+    kind = QuantizedGate if arithmetic == "int8" else PackedGate
+    model = quantize(nn.Sequential(Gate()), arithmetic=arithmetic)
+    assert type(model[0]) is kind
+    save_packed(model, tmp_path / "model")
+    loaded = load_packed(lambda: nn.Sequential(Gate()), tmp_path / "model")
+    assert type(loaded[0]) is type(copy.deepcopy(loaded)[0]) is kind
+    x = torch.randn(3, 6, generator=seeded(1))
+    assert torch.equal(loaded(x), model(x))

@@ -11,12 +11,15 @@ from selfish_rnn.topology import (
     GMP,
     GROWTHS,
     METHODS,
+    POOLS,
     SELFISH,
     SNFS,
     STATIC,
     Growth,
     Method,
+    Pool,
     Removal,
+    Signal,
     register,
     register_method,
 )
@@ -69,9 +72,9 @@ def test_no_method_is_without_these_parts(part: str) -> None:
 
 def test_replace_makes_a_new_method_and_leaves_the_old_one() -> None:
     ablation = SELFISH.replace(name="per gate", pool="gate", redistribution="gate")
-    assert (ablation.name, ablation.pool, ablation.redistribution.name) == ("per gate", "gate", "gate")
+    assert (ablation.name, ablation.pool.name, ablation.redistribution.name) == ("per gate", "gate", "gate")
     assert ablation.removal == SELFISH.removal
-    assert SELFISH.pool == "matrix"
+    assert SELFISH.pool is POOLS["matrix"]
 
 
 def test_a_part_is_given_as_an_object_or_by_name() -> None:
@@ -90,6 +93,20 @@ def test_a_registered_part_has_a_name() -> None:
         register(SELFISH)  # type: ignore[type-var]
 
 
+def test_a_pool_of_ones_own_is_registered_as_other_parts_are() -> None:
+    whole = register(Pool("whole", lambda topology: [topology.whole]))
+    assert SELFISH.replace(pool="whole").pool is whole
+    with pytest.raises(ValueError, match="pool must be matrix"):
+        SNFS.replace(pool="whole")
+
+
+def test_a_part_may_name_its_signal_or_give_it() -> None:
+    for signal in (Signal.MOMENTUM, "momentum"):
+        assert SELFISH.replace(growth=Growth("mine", by_score, signal=signal)).signal is Signal.MOMENTUM
+    with pytest.raises(ValueError, match="'mood' is not a valid Signal"):
+        SELFISH.replace(growth=Growth("mine", by_score, signal="mood"))
+
+
 def test_a_registered_method_brings_its_parts() -> None:
     mine = Growth("mine", at_random, random=True)
     method = register_method(SELFISH.replace(name="own", growth=mine))
@@ -100,7 +117,7 @@ def test_a_registered_method_brings_its_parts() -> None:
 
 def test_a_method_cannot_be_changed_in_place() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        SELFISH.pool = "gate"  # type: ignore[misc]
+        SELFISH.pool = POOLS["gate"]  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -123,6 +140,11 @@ def test_a_method_cannot_be_changed_in_place() -> None:
                 "growth": "gradient",
             },
             "use parts that go by the same",
+        ),
+        (
+            SELFISH,
+            {"removal": Removal("own", by_magnitude, rates=sparing_rates, signal="momentum"), "pool": "network"},
+            "a rate for every matrix needs a pool that lies in one",
         ),
     ],
 )

@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from topology_cases import golden_cases, rates, seeded, seeds, topologies, weights_for
 
-from selfish_rnn.topology import REMOVALS, GateLayout, Removal, Topology
+from selfish_rnn.topology import POOLS, REMOVALS, GateLayout, Pool, Removal, Topology
 from selfish_rnn.topology.removal import (
-    POOLS,
-    Pool,
     by_magnitude,
     halved_or_doubled,
     remove,
@@ -22,7 +20,7 @@ from selfish_rnn.topology.removal import (
 )
 
 MAGNITUDE = REMOVALS["magnitude"]
-ANY_POOL = [part for part in REMOVALS.values() if part.pools == POOLS]
+ANY_POOL = [part for part in REMOVALS.values() if part.pools is None]
 
 some_values = st.builds(
     lambda count, seed, ties: weights_for(
@@ -85,7 +83,7 @@ def test_golden_magnitude(case: dict[str, np.ndarray]) -> None:
     topology = Topology.from_mask(mask, GateLayout.single(mask.shape[0]))
     values = torch.from_numpy(case["weight"]).flatten()[topology.positions]
     count = math.ceil(float(case["rate"]) * topology.count)
-    removed = remove(MAGNITUDE, topology, values, "matrix", count / topology.count)
+    removed = remove(MAGNITUDE, topology, values, POOLS["matrix"], count / topology.count)
     assert removed.sum() == count
     assert np.array_equal(topology.without(removed).to_mask().numpy(), case["kept_magnitude"].astype(bool))
 
@@ -93,7 +91,7 @@ def test_golden_magnitude(case: dict[str, np.ndarray]) -> None:
 def removed_from(
     removal: Removal, matrices: list[Topology], values: list[torch.Tensor], pool: Pool, rate: float
 ) -> list[torch.Tensor]:
-    if pool == "network":
+    if pool.together:
         return remove_over_network(removal, values, rate)
     return [remove(removal, matrix, value, pool, rate) for matrix, value in zip(matrices, values, strict=True)]
 
@@ -104,7 +102,7 @@ def test_every_pool_is_the_criterion_on_its_weights(
 ) -> None:
     values = [weights_for(topology, seed + i) for i, topology in enumerate(matrices)]
     choose = removal.mark
-    expected: dict[Pool, torch.Tensor] = {
+    expected = {
         "network": choose(torch.cat(values), rate),
         "matrix": torch.cat([choose(value, rate) for value in values]),
         "gate": torch.cat(
@@ -116,13 +114,13 @@ def test_every_pool_is_the_criterion_on_its_weights(
         ),
     }
     for pool, marks in expected.items():
-        removed = removed_from(removal, matrices, values, pool, rate)
+        removed = removed_from(removal, matrices, values, POOLS[pool], rate)
         assert [len(gone) for gone in removed] == [topology.count for topology in matrices]
         rescued = torch.cat(removed) != marks
         assert int(rescued.sum()) == sum(bool(part.all()) for part in marks.split([len(gone) for gone in removed]))
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", POOLS.values(), ids=lambda part: part.name)
 @pytest.mark.parametrize("removal", ANY_POOL, ids=lambda part: part.name)
 def test_every_matrix_keeps_its_largest_weight(pool: Pool, removal: Removal) -> None:
     matrices = [Topology.random((4, 3), GateLayout.even(("a", "b"), 4), 6, seeded(i)) for i in range(2)]
@@ -140,14 +138,14 @@ def test_network_pool_takes_from_the_matrix_with_small_weights() -> None:
 
 def test_weights_in_double_precision_are_compared_in_double_precision() -> None:
     topology = Topology((2, 1), GateLayout.single(2), torch.arange(2))
-    removed = remove(MAGNITUDE, topology, torch.tensor([1 + 1e-12, 1.0], dtype=torch.float64), "matrix", 0.5)
+    removed = remove(MAGNITUDE, topology, torch.tensor([1 + 1e-12, 1.0], dtype=torch.float64), POOLS["matrix"], 0.5)
     assert removed.tolist() == [False, True]
 
 
 def test_half_precision_weights_work() -> None:
     topology = Topology((3, 1), GateLayout.single(3), torch.arange(3))
     values = torch.tensor([0.3, -0.1, 0.2], dtype=torch.bfloat16)
-    removed = remove(MAGNITUDE, topology, values, "matrix", 0.34)
+    removed = remove(MAGNITUDE, topology, values, POOLS["matrix"], 0.34)
     assert removed.tolist() == [False, True, False]
     assert torch.equal(by_magnitude(values, 0.34), removed)
 
@@ -160,13 +158,17 @@ def test_a_nearly_dense_matrix_that_will_grow_much_is_spared() -> None:
     assert sparing_rates([0.9, 0.9, 0.5], [3.0, 1.0, 1.0], 0.4) == pytest.approx([0.1, 0.4, 0.4])
 
 
+def test_a_pool_lies_in_a_matrix_or_takes_all_of_them() -> None:
+    with pytest.raises(ValueError, match="together, not both"):
+        Pool("own", POOLS["gate"].spans, together=True)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"state": 1.0}, "state and adapt are given together"),
-        ({"rates": sparing_rates, "pools": ("matrix",)}, "rates and signal are given together"),
+        ({"rates": sparing_rates}, "rates and signal are given together"),
         ({"signal": "gradient"}, "rates and signal are given together"),
-        ({"rates": sparing_rates, "signal": "momentum"}, "pools that lie in one matrix"),
     ],
 )
 def test_a_removal_that_contradicts_itself_is_refused(fields: dict[str, object], message: str) -> None:

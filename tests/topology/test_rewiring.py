@@ -17,6 +17,7 @@ from torch import Tensor
 from selfish_rnn.topology import (
     DSR,
     GMP,
+    POOLS,
     REDISTRIBUTIONS,
     REMOVALS,
     SELFISH,
@@ -26,27 +27,38 @@ from selfish_rnn.topology import (
     GateLayout,
     Growth,
     Method,
+    Pool,
     Removal,
     Topology,
     prune,
     rewire,
 )
 from selfish_rnn.topology.growth import by_score
-from selfish_rnn.topology.removal import POOLS, by_magnitude
+from selfish_rnn.topology.removal import by_magnitude
+from selfish_rnn.topology.topology import Span
 
 
 def by_soft_magnitude(values: Tensor, rate: float, generator: torch.Generator) -> Tensor:
     return by_magnitude(values / torch.empty_like(values).exponential_(generator=generator), rate)
 
 
+def rows(topology: Topology) -> list[Span]:
+    columns = topology.size // topology.shape[0]
+    return [Span(start, start + columns) for start in range(0, topology.size, columns)]
+
+
+EVERY_POOL = [*POOLS.values(), Pool("row", rows)]
 MAGNITUDE, SIGNED = REMOVALS["magnitude"], REMOVALS["signed"]
 SOFT = Removal("soft-magnitude", by_soft_magnitude, random=True)
 METHODS = [
     SELFISH.replace(
-        name=f"{removal.name} {pool} {redistribution.name}", removal=removal, pool=pool, redistribution=redistribution
+        name=f"{removal.name} {pool.name} {redistribution.name}",
+        removal=removal,
+        pool=pool,
+        redistribution=redistribution,
     )
     for removal, pool, redistribution in itertools.product(
-        (MAGNITUDE, SIGNED, SOFT), POOLS, [part for part in REDISTRIBUTIONS.values() if part.quotas is not None]
+        (MAGNITUDE, SIGNED, SOFT), EVERY_POOL, [part for part in REDISTRIBUTIONS.values() if part.quotas is not None]
     )
 ]
 

@@ -22,24 +22,7 @@ from selfish_rnn.engine.packing import pack
 from selfish_rnn.engine.registry import register_packed
 
 __all__ = [
-    "AveragedModel",
-    "PackedEmbedding",
-    "PackedGRU",
-    "PackedGRUCell",
-    "PackedLSTM",
-    "PackedLSTMCell",
-    "PackedLinear",
-    "PackedRNN",
-    "PackedRNNCell",
-    "PackedWeight",
-    "QuantizedWeight",
-    "available",
-    "linear_cross_entropy",
-    "load_packed",
-    "output_loss",
-    "pack",
-    "quantize",
-    "register_packed",
-    "save_packed",
-    "unpack",
-]
+    "AveragedModel", "PackedEmbedding", "PackedGRU", "PackedGRUCell", "PackedLSTM", "PackedLSTMCell", "PackedLinear",
+    "PackedRNN", "PackedRNNCell", "PackedWeight", "QuantizedWeight", "available", "linear_cross_entropy", "load_packed",
+    "output_loss", "pack", "quantize", "register_packed", "save_packed", "unpack",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What an index says, once it is known that it leads the kernels nowhere else."""
+"""How an index is built, and what one says, once it is known that it leads the kernels nowhere else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from selfish_rnn.engine import library
 from selfish_rnn.engine.library import address
-from selfish_rnn.engine.tiling import SMALL_TILE
+from selfish_rnn.engine.tiling import SMALL_TILE, Tiling
 from selfish_rnn.system import available_memory
 
 LARGEST = 2**31 - 1
@@ -99,6 +99,21 @@ class Known(Generic[Fact]):
 
 
 _known = Known[Contents]()
+
+
+def build_index(positions: Tensor, shape: tuple[int, int], gate_rows: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The index for weights at these positions, and for each value the rank of its position."""
+    kernels = library.kernels()
+    tiling = Tiling.of(shape, gate_rows, len(positions))
+    bounds = torch.tensor(tiling.row_bounds, dtype=torch.int32, device="cpu")
+    rows = len(bounds) - 1, address(bounds)
+    arguments = (*shape, len(positions), address(positions), *rows, tiling.column_tiles, tiling.tile_columns)
+    # On the CPU, whatever torch.device("meta") or torch.set_default_device say: the kernels write there.
+    index = torch.empty(kernels.selfish_index_bytes(*arguments), dtype=torch.uint8, device="cpu")
+    order = torch.empty(len(positions), dtype=torch.int32, device="cpu")
+    kernels.selfish_index_build(*arguments, address(index), address(order))
+    remember(index)
+    return index, order
 
 
 def contents(index: Tensor) -> Contents:

@@ -11,16 +11,15 @@ from torch import Tensor, nn
 
 from selfish_rnn.engine import library
 from selfish_rnn.engine.index import (
+    build_index,
     check_count,
     check_matrix,
     checked_positions,
     contents,
     fingerprint,
-    remember,
     saved_problem,
 )
 from selfish_rnn.engine.library import address
-from selfish_rnn.engine.tiling import Tiling
 from selfish_rnn.sparsifier.optimizer_state import gather_with_fill, move_state
 from selfish_rnn.sparsifier.weights import SparseWeight, StoredWeight
 from selfish_rnn.topology import GateLayout
@@ -69,7 +68,7 @@ class PackedWeight(StoredWeight):
         if sum(self.gate_rows) != rows or min(self.gate_rows) < 1:
             raise ValueError(f"gates of {self.gate_rows} rows do not fit a matrix of {rows} rows")
         positions = checked_positions(positions, self.shape, values)
-        index, order = self._build(positions)
+        index, order = build_index(positions, self.shape, self.gate_rows)
         self._buffers["index"] = index
         kept = (
             torch.zeros(len(positions), dtype=torch.float32)
@@ -91,27 +90,6 @@ class PackedWeight(StoredWeight):
         self._buffers["index"] = index
         if self._fingerprint is not None:
             self._fingerprint = fingerprint(index)
-
-    def _build(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """The index for these positions, and for each value the rank of its position."""
-        kernels = library.kernels()
-        tiling = Tiling.of(self.shape, self.gate_rows, len(positions))
-        bounds = torch.tensor(tiling.row_bounds, dtype=torch.int32, device="cpu")
-        arguments = (
-            *self.shape,
-            len(positions),
-            address(positions),
-            len(bounds) - 1,
-            address(bounds),
-            tiling.column_tiles,
-            tiling.tile_columns,
-        )
-        # On the CPU, whatever torch.device("meta") or torch.set_default_device say: the kernels write there.
-        index = torch.empty(kernels.selfish_index_bytes(*arguments), dtype=torch.uint8, device="cpu")
-        order = torch.empty(len(positions), dtype=torch.int32, device="cpu")
-        kernels.selfish_index_build(*arguments, address(index), address(order))
-        remember(index)
-        return index, order
 
     def sparse_weight(self, name: str, gates: GateLayout) -> SparseWeight:
         from selfish_rnn.engine.packed_sparse_weight import PackedSparseWeight  # which is made of this class
@@ -197,7 +175,8 @@ class PackedWeight(StoredWeight):
     @torch.no_grad()
     def assign(self, positions: Tensor, values: Tensor) -> None:
         """Take on other weights: these values at these sorted row-major positions."""
-        index, order = self._build(checked_positions(positions, self.shape, values))
+        positions = checked_positions(positions, self.shape, values)
+        index, order = build_index(positions, self.shape, self.gate_rows)
         self._take_index(index)
         self._replace_values(values.to(torch.float32)[order])
         self.values.grad = None
@@ -210,7 +189,7 @@ class PackedWeight(StoredWeight):
         remember of a weight stays with it, and is fresh for a grown one.
         """
         after, origin = self._rewired(checked_positions(removed, self.shape), checked_positions(grown, self.shape))
-        index, order = self._build(after)
+        index, order = build_index(after, self.shape, self.gate_rows)
         self._take_index(index)
         del after
         origin = origin[order]

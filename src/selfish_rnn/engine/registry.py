@@ -16,6 +16,7 @@ Model = TypeVar("Model", bound=nn.Module)
 class _Counterpart(NamedTuple):
     packed: type[nn.Module]
     obstacle: Callable[[Any], str | None]
+    quantized: type[nn.Module]
 
 
 _HOOKS = (
@@ -33,7 +34,10 @@ _counterparts: dict[type[nn.Module], _Counterpart] = {}
 
 
 def register_packed(
-    dense: type[nn.Module], packed: type[nn.Module], obstacle: Callable[[Any], str | None] = lambda _: None
+    dense: type[nn.Module],
+    packed: type[nn.Module],
+    obstacle: Callable[[Any], str | None] = lambda _: None,
+    quantized: type[nn.Module] | None = None,
 ) -> None:
     """Teach :func:`~selfish_rnn.engine.pack` the packed counterpart of your own cell.
 
@@ -48,14 +52,20 @@ def register_packed(
     A counterpart that is not a subclass has a class method ``from_dense(module, **weights)`` that makes it and
     a method ``to_dense()`` that makes the other again.
     ``obstacle`` says what an instance has that the packed one has not, if anything. Only instances of the very class
-    are packed: a subclass may compute something else.
+    are packed: a subclass may compute something else. ``quantized`` is a subclass of the packed one that it becomes in
+    :func:`~selfish_rnn.engine.quantize`; without, the packed one works with int8 weights as it is.
     """
     if not (issubclass(packed, dense) or (hasattr(packed, "from_dense") and hasattr(packed, "to_dense"))):
         raise TypeError(
             f"{packed.__name__} is neither a subclass of {dense.__name__} nor does it have from_dense and to_dense"
         )
-    _counterparts[dense] = _Counterpart(packed, obstacle)
-    same_gates(packed, dense)
+    if quantized is None:
+        quantized = packed
+    elif not issubclass(quantized, packed):
+        raise TypeError(f"{quantized.__name__} is no subclass of {packed.__name__}, which is to become it")
+    _counterparts[dense] = _Counterpart(packed, obstacle, quantized)
+    for kind in (packed, quantized):
+        same_gates(kind, dense)
 
 
 def obstacle(module: nn.Module) -> str | None:
@@ -132,3 +142,18 @@ def replace_modules(model: Model, wanted: Callable[[nn.Module], bool], make: Cal
             if child is not None and wanted(child):
                 setattr(module, name, replaced(child))
     return model
+
+
+def put_quantized(model: Model, make: Callable[[PackedWeight], nn.Module]) -> Model:
+    """Put what ``make`` gives, int8, in the place of every packed weight; the model is for inference from then on."""
+    kinds = {each.packed: each.quantized for each in _counterparts.values()}
+    holders = list(filter(holds_packed, model.modules()))
+    model = replace_modules(model, lambda module: isinstance(module, PackedWeight), make)
+    for holder in holders:
+        holder.__class__ = kinds.get(type(holder), type(holder))
+    return model.eval().requires_grad_(False)
+
+
+def holds_packed(module: nn.Module) -> bool:
+    """Whether weights of the module itself are packed."""
+    return any(isinstance(child, PackedWeight) for child in module._modules.values())

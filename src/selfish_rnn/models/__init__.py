@@ -22,13 +22,6 @@ MODELS: dict[str, Callable[..., LanguageModel]] = {
 """Every model by the name it has in configurations; called with the vocabulary size and keyword arguments."""
 
 __all__ = [
-    "MODELS",
-    "Encoded",
-    "LanguageModel",
-    "MixtureOfSoftmaxesLSTM",
-    "OrderedNeuronsLSTM",
-    "RecurrentHighwayNetwork",
-    "StackedRNN",
-    "State",
-    "detach",
-]
+    "MODELS", "Encoded", "LanguageModel", "MixtureOfSoftmaxesLSTM", "OrderedNeuronsLSTM", "RecurrentHighwayNetwork",
+    "StackedRNN", "State", "detach",
+]  # fmt: skip

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from selfish_rnn.engine.inference.program import Place, Program
+from selfish_rnn.engine.modules.parameters import reset_uniform
 from selfish_rnn.models.base import Dropouts, Encoded, LanguageModel, State, check_probabilities, check_sizes
 from selfish_rnn.models.cells.mixture import MixtureDecoder
 from selfish_rnn.models.cells.weight_drop import WeightDropLSTM
-from selfish_rnn.models.initialisation import reset_uniform
 from selfish_rnn.models.regularisers import embed, locked_dropout
 
 

@@ -141,8 +141,8 @@ def _matches(selector: Selector, name: str, module: nn.Module) -> bool:
 
 def unpackable(method: Method) -> str | None:
     """Why the weights of a method cannot be packed, if they cannot."""
-    if method.signal == "momentum":
-        return f"method {method.name} goes by the momentum of all positions, which a packed weight lacks"
+    if method.signal is not None and method.signal.kept_by_optimizer:
+        return f"method {method.name} goes by the {method.signal.value} of all positions, which a packed weight lacks"
     return None
 
 

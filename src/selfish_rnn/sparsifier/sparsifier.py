@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,19 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from selfish_rnn.sparsifier.base import SparseTraining, refuse_missing
-from selfish_rnn.sparsifier.hooks import Hooks, refuse_second_listener
-from selfish_rnn.sparsifier.matrices import (
-    Matrices,
-    Matrix,
-    check_topology,
-    existing_topologies,
-    saved_topologies,
-    topology_given,
-    warn_of_zeros,
-)
-from selfish_rnn.sparsifier.ranks import common_seed, refuse_parted_ranks, renew_reducers
-from selfish_rnn.sparsifier.scores import DenseScores
+from selfish_rnn.sparsifier.base import refuse_missing
+from selfish_rnn.sparsifier.beginning import check_start, saved_topologies, starting_topologies
+from selfish_rnn.sparsifier.hooks import refuse_second_listener
+from selfish_rnn.sparsifier.keeping import TopologyKeeper
+from selfish_rnn.sparsifier.ranks import common_seed
+from selfish_rnn.sparsifier.rewiring.matrices import Matrices, Matrix, rewire_matrices
+from selfish_rnn.sparsifier.rewiring.plan import Plan
 from selfish_rnn.sparsifier.selection import Selector, choose_weights, warn_of_dense
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.topology import Method, Rewiring, Schedule, prune, rewire
@@ -34,7 +27,7 @@ from selfish_rnn.topology.methods import find_method, find_part
 STATE_KEYS = ("rewirings_done", "steps_done", "last_rewired_fraction", "parts", "generator", "shapes", "masks")
 
 
-class Sparsifier(SparseTraining):
+class Sparsifier(TopologyKeeper):
     """Makes the weight matrices of a model sparse and rewires them as a method says.
 
     ::
@@ -96,73 +89,48 @@ class Sparsifier(SparseTraining):
         masks: Mapping[str, Tensor] | None = None,
         seed: int | None = None,
     ) -> None:
+        check_start(sparsity, topology, masks)
         self.method = find_method(method)
-        self.schedule: Schedule = find_part("schedule", schedule)
-        _check_settings(sparsity, prune_rate, rewirings, self.schedule, rewire_every, self.method)
-        check_topology(topology, masks)
-        self.initial_prune_rate = prune_rate
-        self.rewirings = rewirings
-        self.rewire_every = rewire_every
+        self._plan = Plan(self.method, find_part("schedule", schedule), prune_rate, rewirings, rewire_every)
+        self.rewirings, self.rewire_every = rewirings, rewire_every
         self.rewirings_done = 0
         self.steps_done = 0
         self._generator = torch.Generator().manual_seed(common_seed() if seed is None else seed)
         self._part_state = self.method.first_state()
-        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._step_counter: weakref.ref[Optimizer] | None = None
         chosen = list(choose_weights(model, include if masks is None else list(masks), exclude))
         if include is None and masks is None:
             warn_of_dense(model, chosen, exclude)
-        self._topology_given = topology_given(chosen, topology, masks, self.method, sparsity)
         refuse_second_listener(model, {id(each.parameter): each.name for each in chosen})
         self._matrices = Matrices(model, chosen)
-        if self._topology_given:
-            topologies = existing_topologies(chosen, masks, sparsity)
-        else:
-            assert sparsity is not None
-            warn_of_zeros(chosen)
-            counts = self.method.allocation.counts(self._matrices.shapes, 1 - sparsity)
-            topologies = self._matrices.random_topologies(chosen, counts, self._generator)
+        topologies, self._topology_given = starting_topologies(
+            chosen, self._matrices, self.method, sparsity, topology, masks, self._generator
+        )
         self._counts = self._matrices.counts(topologies)
         found = 1 - sum(self._counts) / sum(each.size for each in topologies)
         self.sparsity = found if sparsity is None else sparsity
-        self.weights: list[SparseWeight] = []
+        weights: list[SparseWeight] = []
         for each, drawn in zip(chosen, topologies, strict=True):
             weight = each.bind(drawn)
             if rescale:
                 with torch.no_grad():
                     weight.parameter.div_(math.sqrt(drawn.density))
-            self.weights.append(weight)
-        own = {id(weight.parameter) for weight in self.weights}
+            weights.append(weight)
+        super().__init__(model, weights, self.method)
+        own = set(map(id, self.hooked_parameters))
         self._left_dense = [
             (name, parameter.numel())
             for name, parameter in model.named_parameters()
             if parameter.ndim > 1 and id(parameter) not in own
         ]
-        self._stays_dense = sum(self._counts) == self.total_weights and not self.method.prunes
-        self._weights_loaded = False
-        self._scores = DenseScores(self.method.signal, self.weights, self._optimizers)
-        self._hooks = Hooks(self, model)
         self._await_rewiring()
-
-    @property
-    def sparse_weights(self) -> list[SparseWeight]:
-        return self.weights
 
     def reseed(self, seed: int) -> None:
         """Draw the positions of all further rewirings from another seed than the starting topology."""
         self._generator.manual_seed(seed)
 
     def replace_weights(self, model: nn.Module, weights: Sequence[SparseWeight], before: nn.Module) -> None:
-        """Take over other objects, of the same matrices with the same topologies, in place of ``weights``.
-
-        An engine that stores weights in its own way calls this. The parameters are other ones afterwards, so no
-        optimizer may hold the old ones. The model ``before`` is the same, or the module whose place it has taken.
-        """
-        if self._optimizers:
-            raise RuntimeError("the weights of a model change their form before its optimizer is made, not after")
-        self._hooks.release()
-        self.weights[:] = weights
-        self._hooks = Hooks(self, model, before)
+        super().replace_weights(model, weights, before)
         self._await_rewiring()
 
     # Counting
@@ -190,12 +158,7 @@ class Sparsifier(SparseTraining):
     @property
     def prune_rate(self) -> float:
         """The fraction of weights the next rewiring removes and grows."""
-        if not self.method.rewires:
-            return 0.0
-        return self.schedule.rate(self._progress(self.rewirings_done + 1), self.initial_prune_rate)
-
-    def _progress(self, rewirings: int) -> float:
-        return 0.0 if self.rewirings is None else min(rewirings / self.rewirings, 1.0)
+        return self._plan.rate(self.rewirings_done + 1)
 
     # Rewiring
 
@@ -223,22 +186,11 @@ class Sparsifier(SparseTraining):
         self.rewirings_done += 1
         self.last_rewired_fraction = 0.0
         matrices = [matrix for matrix in self._matrices.of(self.weights) if not matrix.frozen]
-        thawed = [weight for matrix in matrices for weight in matrix.parts]
-        if thawed and (self.method.prunes or rate > 0):
-            before = self.active_weights
-            sizes = [weight.parameter.numel() for weight in thawed]
+        if matrices and (self.method.prunes or rate > 0):
+            before, rewirings = self.active_weights, self._rewirings(matrices, rate)
             optimizers = [each for each in self._optimizers if not self._scores.is_momentum_of(each)]
-            removed = 0
-            for matrix, rewiring in zip(matrices, self._rewirings(matrices, rate), strict=True):
-                matrix.rewire(rewiring, optimizers)
-                if not self._scores.in_momentum():
-                    for weight in matrix.parts:
-                        weight.mask_gradient()
-                removed += int(rewiring.removed.sum())
+            removed = rewire_matrices(matrices, rewirings, optimizers, self._scores.in_momentum())
             self.last_rewired_fraction = removed / before
-            refuse_parted_ranks(thawed)
-            parameters = zip((weight.parameter for weight in thawed), sizes, strict=True)
-            renew_reducers([parameter for parameter, size in parameters if parameter.numel() != size])
         self._scores.clear()
 
     def _rewirings(self, matrices: Sequence[Matrix], rate: float) -> Iterator[Rewiring]:
@@ -249,52 +201,17 @@ class Sparsifier(SparseTraining):
         thawed = [count for matrix, count in zip(every, counts, strict=True) if not matrix.frozen]
         return prune(self.method, network, thawed, self._generator)
 
-    def track(self, optimizer: Optimizer) -> None:
-        """Start afresh, at rewirings, what this optimizer remembers of rewired weights.
-
-        Happens by itself at the optimizer's first step; call it yourself only if you load an optimizer's state and
-        rewire before its first step.
-        """
-        self._optimizers.add(optimizer)
-
-    def dense_gradients(self) -> contextlib.AbstractContextManager[None]:
-        """Put the last pass before a :meth:`rewire`, forward and backward, in this block if growth goes by gradient.
-
-        ::
-
-            with sparsifier.dense_gradients():
-                loss = criterion(model(inputs), targets)
-                loss.backward()
-
-        Only RigL, and SNFS with an optimizer without momentum, collect anything in it; with ``rewire_every`` it
-        happens by itself.
-        """
-        return self._scores.collecting()
-
-    # What hooks tell
-
-    def on_gradient(self, index: int, gradient: Tensor) -> None:
-        self.weights[index].gradient_computed(gradient)
-
-    def on_accumulated(self, index: int) -> None:
-        if not self._stays_dense and not self._scores.in_momentum():
-            self.weights[index].mask_gradient()
-
     def on_step(self, optimizer: Optimizer, held: Sequence[int]) -> None:
-        self.track(optimizer)
-        self._check_loaded()
-        if not self._stays_dense:
-            for index in held:
-                self.weights[index].apply_mask()
+        super().on_step(optimizer, held)
         if self.rewire_every is not None and self._counts_steps(optimizer):
             self.steps_done += 1
-            if self.steps_done % self.rewire_every == 0:
+            if self._plan.due(self.steps_done):
                 self._rewire_now()
             self._await_rewiring()
 
     def _await_rewiring(self) -> None:
         """If the next step is followed by a rewiring by itself, its gradients may be needed."""
-        if self.rewire_every is not None and (self.steps_done + 1) % self.rewire_every == 0:
+        if self._plan.due(self.steps_done + 1):
             self._scores.start()
 
     def _counts_steps(self, optimizer: Optimizer) -> bool:
@@ -302,23 +219,6 @@ class Sparsifier(SparseTraining):
         if self._step_counter is None or self._step_counter() is None:
             self._step_counter = weakref.ref(optimizer)
         return self._step_counter() is optimizer
-
-    def on_load(self) -> None:
-        self._weights_loaded = True  # their topology may be loaded after them
-
-    def _check_loaded(self) -> None:
-        """Raise an error if weights were loaded that do not lie in the topology, before they are set to zero."""
-        if self._weights_loaded:
-            for weight in self.weights:
-                if weight.has_weights_outside():
-                    raise RuntimeError(
-                        f"weights of {weight.name} were loaded that do not lie in the sparsifier's topology, and would "
-                        "be deleted: load the sparsifier's state_dict too, or load the model before it is bound and "
-                        'bind it with topology="nonzero"'
-                    )
-        self._weights_loaded = False
-        for weight in self.weights:
-            weight.forget_deleted()
 
     # Saving
 
@@ -383,26 +283,3 @@ class Sparsifier(SparseTraining):
         """A table of the sparsified matrices (shape, weights, density, density of each gate), and what stays dense."""
         dense = ", ".join(f"{name} ({size:,})" for name, size in self._left_dense)
         return super().summary() + (f"\nleft dense: {dense}" if dense else "")
-
-
-def _check_settings(
-    sparsity: float | None,
-    prune_rate: float,
-    rewirings: int | None,
-    schedule: Schedule,
-    rewire_every: int | None,
-    method: Method,
-) -> None:
-    if sparsity is not None and not 0 <= sparsity < 1:
-        raise ValueError(f"sparsity is the fraction of zeros, from 0 up to, not including, 1; got {sparsity}")
-    if not 0 <= prune_rate <= 1:
-        raise ValueError(f"prune_rate is the fraction of weights rewired, from 0 to 1; got {prune_rate}")
-    if rewirings is not None and (not isinstance(rewirings, int) or rewirings < 1):
-        raise ValueError(f"rewirings is the number of rewirings in the run, at least 1; got {rewirings}")
-    if rewire_every is not None and rewire_every < 1:
-        raise ValueError(f"rewire_every is a number of optimizer steps, at least 1; got {rewire_every}")
-    if rewirings is None and (method.prunes or (method.rewires and schedule.decays)):
-        raise ValueError(
-            f"method {method.name!r} with a {schedule.name} schedule needs rewirings=, the number of rewirings in the "
-            "run (the number of epochs if you call rewire() after each)"
-        )

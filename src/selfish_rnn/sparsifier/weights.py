@@ -122,6 +122,15 @@ class SparseWeight(abc.ABC):
         """Whether a weight that does not exist is not zero."""
         return False
 
+    def refuse_weights_outside(self) -> None:
+        """Raise an error if weights were loaded that do not lie in the topology, before they are set to zero."""
+        if self.has_weights_outside():
+            raise RuntimeError(
+                f"weights of {self.name} were loaded that do not lie in the sparsifier's topology, and would be "
+                "deleted: load the sparsifier's state_dict too, or load the model before it is bound and bind it with "
+                'topology="nonzero"'
+            )
+
     def forget_deleted(self) -> None:  # noqa: B027
         """Give up what binding deleted."""
 

@@ -28,7 +28,7 @@ class Growth(Part):
 
     choose: Callable[..., Tensor]
     random: bool = False
-    signal: Signal | None = None
+    signal: Signal | str | None = None
     elsewhere: bool = False
 
 
@@ -62,6 +62,6 @@ def by_score(topology: Topology, quotas: Sequence[Quota], score: Tensor) -> Tens
 GROWTHS = by_name(
     Growth("random", at_random, random=True),
     Growth("random-elsewhere", at_random, random=True, elsewhere=True),
-    Growth("gradient", by_score, signal="gradient"),
-    Growth("momentum", by_score, signal="momentum"),
+    Growth("gradient", by_score, signal=Signal.GRADIENT),
+    Growth("momentum", by_score, signal=Signal.MOMENTUM),
 )

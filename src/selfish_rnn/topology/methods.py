@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import KeysView, Sequence
+from collections.abc import KeysView, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from selfish_rnn.topology.schedules import PRUNINGS, SCHEDULES, Pruning, Schedul
 _TABLES: dict[str, tuple[type, dict[str, Any]]] = {
     "allocation": (Allocation, ALLOCATIONS),
     "removal": (Removal, REMOVALS),
-    "pool": (str, dict(zip(POOLS, POOLS, strict=True))),
+    "pool": (Pool, POOLS),
     "redistribution": (Redistribution, REDISTRIBUTIONS),
     "growth": (Growth, GROWTHS),
     "pruning": (Pruning, PRUNINGS),
@@ -37,10 +37,12 @@ def register(part: AnyPart) -> AnyPart:
     True
     """
     for kind, table in _TABLES.values():
-        if isinstance(part, kind) and kind is not str:
+        if isinstance(part, kind):
             table[part.name] = part
             return part
-    raise TypeError(f"a part is an Allocation, Removal, Redistribution, Growth, Pruning or Schedule, not {part!r}")
+    raise TypeError(
+        f"a part is an Allocation, Removal, Pool, Redistribution, Growth, Pruning or Schedule, not {part!r}"
+    )
 
 
 def registered_names(kind: str) -> KeysView[str]:
@@ -68,7 +70,7 @@ class Method:
     topology as it started; ``growth=None`` lets weights go for good, when ``pruning`` says. Each part is an object or
     the name of a registered one. A new method is an old one with a part replaced:
 
-    >>> SELFISH.replace(name="without cell gate redistribution", pool="gate", redistribution="gate").pool
+    >>> SELFISH.replace(name="without cell gate redistribution", pool="gate", redistribution="gate").pool.name
     'gate'
     """
 
@@ -76,7 +78,7 @@ class Method:
     reference: str
     allocation: Allocation = ALLOCATIONS["uniform"]
     removal: Removal | None = None
-    pool: Pool = "matrix"
+    pool: Pool = POOLS["matrix"]
     redistribution: Redistribution = REDISTRIBUTIONS["matrix"]
     growth: Growth | None = GROWTHS["random"]
     pruning: Pruning | None = None
@@ -99,24 +101,29 @@ class Method:
         if self.removal is None:
             return
         if self.prunes and not (
-            self.allocation.dense and self.removal.can_prune and self.pool == "matrix" and self.pruning
+            self.allocation.dense and self.removal.can_prune and self.pool.can_prune and self.pruning
         ):
-            able = ", ".join(name for name, part in REMOVALS.items() if part.can_prune)
             raise ValueError(
-                f"without growth it only prunes: allocation must be dense, removal one of {able}, pool matrix and "
-                f"pruning one of {', '.join(PRUNINGS)}"
+                "without growth it only prunes: allocation must be dense, removal one of "
+                f"{_those_that_prune(REMOVALS)}, pool {_those_that_prune(POOLS)} and pruning one of "
+                f"{', '.join(PRUNINGS)}"
             )
-        if self.pool not in self.removal.pools:
-            pools = " or ".join(self.removal.pools)
-            raise ValueError(f"removal {self.removal.name} does not work on each {self.pool}: pool must be {pools}")
+        pools = [find_part("pool", each) for each in self.removal.pools or (self.pool,)]
+        if self.pool not in pools:
+            raise ValueError(
+                f"removal {self.removal.name} does not work on each {self.pool.name}: pool must be "
+                f"{' or '.join(pool.name for pool in pools)}"
+            )
+        if self.removal.rates and self.pool.together:
+            raise ValueError(f"removal {self.removal.name}: a rate for every matrix needs a pool that lies in one")
         signals = self._signals()
         if len(set(signals.values())) > 1:
-            said = ", ".join(f"{kind} by {signal}" for kind, signal in signals.items())
+            said = ", ".join(f"{kind} by {signal.value}" for kind, signal in signals.items())
             raise ValueError(f"its parts go by different signals ({said}): use parts that go by the same")
 
     def _signals(self) -> dict[str, Signal]:
         parts = {kind: getattr(self, kind) for kind in ("removal", "redistribution", "growth") if self.rewires}
-        return {kind: part.signal for kind, part in parts.items() if part.signal}
+        return {kind: Signal(part.signal) for kind, part in parts.items() if part.signal}
 
     @property
     def rewires(self) -> bool:
@@ -159,11 +166,15 @@ class Method:
     def part_names(self) -> dict[str, str | None]:
         """The name of every part, nothing for one the method is without."""
         parts = {kind: getattr(self, kind) for kind in METHOD_PARTS}
-        return {kind: getattr(part, "name", part) for kind, part in parts.items()}
+        return {kind: None if part is None else part.name for kind, part in parts.items()}
 
     def replace(self, **parts: Any) -> Method:
         """A copy with some parts replaced, given as objects or by name."""
         return dataclasses.replace(self, **parts)
+
+
+def _those_that_prune(table: Mapping[str, Removal | Pool]) -> str:
+    return ", ".join(name for name, part in table.items() if part.can_prune)
 
 
 def register_method(method: Method) -> Method:

@@ -70,7 +70,7 @@ class Redistribution(Part):
 
     quotas: Callable[[AfterRemoval], list[Quota]] | None = None
     counts: Callable[[Sequence[MatrixCounts]], list[int]] | None = None
-    signal: Signal | None = None
+    signal: Signal | str | None = None
 
     def __post_init__(self) -> None:
         if (self.quotas is None) == (self.counts is None):
@@ -150,5 +150,5 @@ REDISTRIBUTIONS = by_name(
     Redistribution("gates-by-magnitude", gates_by_magnitude),
     Redistribution("gates-by-gradient", gates_by_gradient),
     Redistribution("layers-by-survivors", counts=layers_by_survivors),
-    Redistribution("layers-by-momentum", counts=layers_by_momentum, signal="momentum"),
+    Redistribution("layers-by-momentum", counts=layers_by_momentum, signal=Signal.MOMENTUM),
 )

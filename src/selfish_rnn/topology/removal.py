@@ -4,37 +4,70 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from enum import Enum
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from selfish_rnn.topology.allocation import Part, by_name
-from selfish_rnn.topology.topology import Topology, as_float
+from selfish_rnn.topology.topology import Span, Topology, as_float
 
-Pool = Literal["gate", "matrix", "network"]
-"""Among which weights the smallest are looked for: each gate apart, a whole matrix, or all layers together."""
 
-POOLS: tuple[Pool, ...] = get_args(Pool)
+class Signal(str, Enum):
+    """What a part goes by besides the weights that exist: the gradient or momentum of all positions of a matrix.
 
-Signal = Literal["gradient", "momentum"]
-"""What a part goes by besides the weights that exist: the gradient or momentum of all positions of a matrix.
+    Momentum is that of the optimizer, or the gradient where the optimizer has none.
+    """
 
-Momentum is that of the optimizer, or the gradient where the optimizer has none.
-"""
+    GRADIENT = "gradient"
+    MOMENTUM = "momentum"
+
+    @property
+    def kept_by_optimizer(self) -> bool:
+        """Whether it is an optimizer that has it, of all the steps before, and not a backward pass."""
+        return self is Signal.MOMENTUM
+
+
+@dataclass(frozen=True)
+class Pool(Part):
+    """Among which weights the smallest are looked for: a whole matrix.
+
+    - ``spans(topology)``: or each of these places of a matrix apart.
+    - ``together``: or all matrices of the network together.
+    """
+
+    spans: Callable[[Topology], Sequence[Span]] | None = None
+    together: bool = False
+
+    def __post_init__(self) -> None:
+        if self.spans is not None and self.together:
+            raise ValueError(f"pool {self.name!r} has spans, in a matrix, or takes all matrices together, not both")
+
+    @property
+    def can_prune(self) -> bool:
+        """Whether exactly as many weights of a matrix go as the rate says."""
+        return self.spans is None and not self.together
+
+
+POOLS = by_name(
+    Pool("gate", lambda topology: [span for _, span in topology.gate_spans()]),
+    Pool("matrix"),
+    Pool("network", together=True),
+)
 
 
 @dataclass(frozen=True)
 class Removal(Part):
     """A way to choose the weights that go: ``mark(values, rate)`` marks ``round(rate * n)`` of the n weights of a pool.
 
-    >>> Removal("largest", lambda values, rate: by_magnitude(1 / values, rate)).pools
-    ('gate', 'matrix', 'network')
+    >>> Removal("largest", lambda values, rate: by_magnitude(1 / values, rate)).can_prune
+    True
 
     The other fields say what else it needs:
 
-    - ``pools``: the pools it works on.
+    - ``pools``: the pools it works on, or their names, where it does not work on all.
     - ``random``: ``mark`` is also given a ``generator=``.
     - ``state``: what it keeps from one rewiring to the next, at the first one; a JSON value. ``mark`` is also given
       ``state=``, and ``adapt(state, rate, removed, existing)`` makes the next one of the numbers of weights.
@@ -43,21 +76,19 @@ class Removal(Part):
     """
 
     mark: Callable[..., Tensor]
-    pools: tuple[Pool, ...] = POOLS
+    pools: tuple[Pool | str, ...] | None = None
     random: bool = False
     state: Any = None
     adapt: Callable[[Any, float, int, int], Any] | None = None
     elementwise: bool = False
     rates: Callable[[Sequence[float], Sequence[float], float], list[float]] | None = None
-    signal: Signal | None = None
+    signal: Signal | str | None = None
 
     def __post_init__(self) -> None:
         if (self.state is None) != (self.adapt is None):
             raise ValueError(f"removal {self.name!r}: state and adapt are given together or not at all")
         if (self.rates is None) != (self.signal is None):
             raise ValueError(f"removal {self.name!r}: rates and signal are given together or not at all")
-        if self.rates is not None and "network" in self.pools:
-            raise ValueError(f"removal {self.name!r}: a rate for every matrix needs pools that lie in one matrix")
 
     @property
     def can_prune(self) -> bool:
@@ -134,12 +165,8 @@ def remove(removal: Removal, topology: Topology, values: Tensor, pool: Pool, rat
     asks for.
     """
     weights = as_float(values).cpu()
-    if pool == "gate":
-        gates = [weights[topology.within(span)] for _, span in topology.gate_spans()]
-        removed = torch.cat([removal.mark(gate, rate, **needs) for gate in gates])
-    else:
-        removed = removal.mark(weights, rate, **needs)
-    return _one_stays(removed, weights)
+    pools = [weights] if pool.spans is None else [weights[topology.within(span)] for span in pool.spans(topology)]
+    return _one_stays(torch.cat([removal.mark(each, rate, **needs) for each in pools]), weights)
 
 
 def remove_over_network(removal: Removal, values: Sequence[Tensor], rate: float, **needs: Any) -> list[Tensor]:
@@ -159,5 +186,5 @@ REMOVALS = by_name(
     Removal("magnitude", by_magnitude),
     Removal("signed", signed),
     Removal("threshold", below, ("network",), state=1e-3, adapt=halved_or_doubled, elementwise=True),
-    Removal("magnitude-sparing-dense", by_magnitude, ("matrix",), rates=sparing_rates, signal="momentum"),
+    Removal("magnitude-sparing-dense", by_magnitude, ("matrix",), rates=sparing_rates, signal=Signal.MOMENTUM),
 )

@@ -104,7 +104,7 @@ class _Removing:
 
     def network(self, network: Network, rates: Sequence[float], rate: float) -> list[Tensor]:
         """Marks of the weights of all matrices that go, with one look at all of them; brings the state up to date."""
-        if self.method.pool == "network" and not self.part.elementwise:
+        if self.method.pool.together and not self.part.elementwise:
             removed = remove_over_network(self.part, [each().values for each in network], rate, **self._needs(0))
         else:
             removed = [self.matrix(index, each(), rates[index]) for index, each in enumerate(network)]
@@ -139,7 +139,7 @@ class _Plan:
             scores = [matrix().mean_score() for matrix in network]
         if removal.rates is not None:
             self._rates = removal.rates([matrix().topology.density for matrix in network], scores, rate)
-        if removing.method.pool == "network" or removal.state is not None:
+        if removing.method.pool.together or removal.state is not None:
             self._removed = removing.network(network, self._rates, rate)
         if redistribution.counts is not None:
             layers = [self._layer(index, score) for index, score in enumerate(scores)]

@@ -166,7 +166,7 @@ def _dense_share(experiment: Experiment, train_tokens: int) -> float:
     method = experiment.method.build()
     if method.signal is None:
         return 0.0
-    if method.signal == "momentum" and experiment.optimizer.name in WITH_MOMENTUM:
+    if method.signal.kept_by_optimizer and experiment.optimizer.name in WITH_MOMENTUM:
         return 1.0
     return _rewirings(experiment, train_tokens) / (experiment.epochs * _updates(experiment, train_tokens))
 

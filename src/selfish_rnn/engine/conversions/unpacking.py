@@ -10,7 +10,7 @@ from selfish_rnn.engine.conversions.replaced import mark_replaced
 from selfish_rnn.engine.packed_sparse_weight import PackedSparseWeight
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.packing import sparsifiers, tell_sparsifiers
-from selfish_rnn.engine.registry import original, replace_modules
+from selfish_rnn.engine.registry import holds_packed, original, replace_modules
 from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -35,7 +35,7 @@ def unpack(model: Model) -> Model:
         )
     before = dict(model.named_parameters())
     unpacking = _Unpacking()
-    unpacked = replace_modules(model, _is_packed, unpacking.module)
+    unpacked = replace_modules(model, holds_packed, unpacking.module)
     tell_sparsifiers(ruling, unpacked, unpacking.masked, model)
     mark_replaced(model, before, unpacked)
     return unpacked
@@ -64,7 +64,3 @@ class _Unpacking:
         if id(weight) not in self._parameters:
             self._parameters[id(weight)] = nn.Parameter(weight.to_dense().detach(), weight.requires_grad)
         return self._parameters[id(weight)]
-
-
-def _is_packed(module: nn.Module) -> bool:
-    return any(isinstance(child, PackedWeight) for child in module._modules.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Literal, TypeVar
 
@@ -12,7 +11,7 @@ from selfish_rnn.engine.conversions.replaced import mark_replaced
 from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight, rounded
 from selfish_rnn.engine.packed_weight import PackedWeight, packed_weights
 from selfish_rnn.engine.packing import pack, sparsifiers
-from selfish_rnn.engine.registry import replace_modules
+from selfish_rnn.engine.registry import put_quantized, replace_modules
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -50,10 +49,9 @@ def quantize(model: Model, *, arithmetic: Literal["int8", "float32"] = "int8", s
     before = dict(model.named_parameters())
     if arithmetic == "int8":
         together = sum(len(weight.values) for weight in weights.values())
-        make: Callable[[PackedWeight], nn.Module] = partial(_quantized, together=together)
+        model = put_quantized(model, partial(_quantized, together=together))
     else:
-        make = _rounded
-    model = replace_modules(model, lambda module: isinstance(module, PackedWeight), make)
+        model = replace_modules(model, lambda module: isinstance(module, PackedWeight), _rounded)
     mark_replaced(model, before, model)
     return model.eval().requires_grad_(False)
 

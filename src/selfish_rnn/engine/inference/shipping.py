@@ -17,7 +17,7 @@ from selfish_rnn.engine.inference.program import Operation, Place, Program
 from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight, check_weights, rounded
 from selfish_rnn.engine.library import cell_kind
 from selfish_rnn.engine.packed_weight import PackedWeight, packed_weights
-from selfish_rnn.engine.registry import replace_modules
+from selfish_rnn.engine.registry import put_quantized
 from selfish_rnn.errors import UserError
 from selfish_rnn.topology import Topology
 
@@ -54,8 +54,7 @@ def put_int8(model: Model, saved: Mapping[str, Tensor], source: str) -> Model:
     def in_int8(weight: PackedWeight) -> QuantizedWeight:
         return QuantizedWeight(weight.shape, *_checked(saved, names[id(weight)], weight.shape, source), together)
 
-    model = replace_modules(model, lambda module: id(module) in names, in_int8)
-    return model.eval().requires_grad_(False)
+    return put_quantized(model, in_int8)
 
 
 def _sparse(saved: Mapping[str, Tensor]) -> list[str]:

@@ -56,9 +56,7 @@ class PackedLinear(nn.Module):
 
     def to_dense(self) -> nn.Linear:
         """An ordinary layer with zeros where no weight exists."""
-        dense = self.kind(self.in_features, self.out_features, self.bias is not None)
-        give_parameters(self, dense)
-        return dense.train(self.training)
+        return give_parameters(self, self.kind(self.in_features, self.out_features, self.bias is not None))
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.linear(x, self.weight, self.bias)
@@ -125,9 +123,7 @@ class PackedEmbedding(nn.Module):
 
     def to_dense(self) -> nn.Embedding:
         """An ordinary embedding with zeros where no weight exists."""
-        dense = nn.Embedding(self.num_embeddings, self.embedding_dim, self.padding_idx)
-        give_parameters(self, dense)
-        return dense.train(self.training)
+        return give_parameters(self, nn.Embedding(self.num_embeddings, self.embedding_dim, self.padding_idx))
 
     def forward(self, tokens: Tensor) -> Tensor:
         rows = functional.embedding(tokens, self.weight)

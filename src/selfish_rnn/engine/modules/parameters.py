@@ -50,15 +50,17 @@ class PackedCells(nn.Module, Generic[Dense]):
     def to_dense(self) -> Dense:
         """torch's module with zeros where no weight exists."""
         dense: Dense = self.kind(**{name: getattr(self, name) for name in self.arguments})
-        give_parameters(self, dense)
-        return dense.train(self.training)
+        return give_parameters(self, dense)
 
 
-def reset_uniform(module: nn.Module, width: int) -> None:
-    """Draw all parameters from U(±1/√width), as torch does."""
-    bound = 1 / math.sqrt(width)
-    for parameter in module.parameters():
-        nn.init.uniform_(parameter, -bound, bound)
+def reset_uniform(module: nn.Module, state: int, inputs: int | None = None) -> None:
+    """Draw all parameters from U(±1/√n), as torch does: n is ``inputs`` for ``weight_input`` and ``bias_input``.
+
+    Where ``inputs`` is not given, n is ``state`` for all.
+    """
+    for name, parameter in module.named_parameters():
+        width = state if inputs is None or not name.startswith(("weight_input", "bias_input")) else inputs
+        nn.init.uniform_(parameter, -1 / math.sqrt(width), 1 / math.sqrt(width))
 
 
 def random_weight(
@@ -88,8 +90,9 @@ def take_parameters(
 
 
 @torch.no_grad()
-def give_parameters(packed: nn.Module, dense: nn.Module) -> None:
-    """Give a dense module the parameters of a packed one, with zeros where no weight exists."""
+def give_parameters(packed: nn.Module, dense: Dense) -> Dense:
+    """Give a dense module the parameters and the mode of a packed one, with zeros where no weight exists."""
     for name, parameter in dense.named_parameters():
         own = getattr(packed, name)
         parameter.copy_(own.to_dense() if isinstance(own, PackedWeight | QuantizedWeight) else own)
+    return dense.train(packed.training)

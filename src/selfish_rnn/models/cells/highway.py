@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from selfish_rnn.engine import PackedWeight, QuantizedWeight, register_packed
 from selfish_rnn.engine.functional import linear
+from selfish_rnn.engine.modules.parameters import reset_uniform
 from selfish_rnn.engine.operators.highway import highway_window
-from selfish_rnn.models.initialisation import reset_uniform
 from selfish_rnn.sparsifier.registry import register_cell
 from selfish_rnn.topology.gates import GateLayout
 
@@ -74,13 +74,15 @@ class PackedHighwayCell(HighwayCell):
     """:class:`HighwayCell` with :class:`~selfish_rnn.engine.PackedWeight` in place of W and every R."""
 
     def forward(self, inputs: Tensor, state: Tensor, mask: Tensor | None = None) -> Tensor:
-        if isinstance(self.weight_input, QuantizedWeight):
-            return self._forward_int8(inputs, state, mask)
         first, *rest = self.recurrent_biases()
         weight, *recurrent = cast(list[PackedWeight], [self.weight_input, *self.recurrent_weights()])
         return highway_window(inputs, state, mask, weight, recurrent, [self.bias_input + first, *rest])
 
-    def _forward_int8(self, inputs: Tensor, state: Tensor, mask: Tensor | None) -> Tensor:
+
+class QuantizedHighwayCell(PackedHighwayCell):
+    """The same with :class:`~selfish_rnn.engine.QuantizedWeight`, step by step: no kernel has a whole window."""
+
+    def forward(self, inputs: Tensor, state: Tensor, mask: Tensor | None = None) -> Tensor:
         weight, *recurrent = cast(list[QuantizedWeight], [self.weight_input, *self.recurrent_weights()])
         entering, biases, states = linear(inputs, weight, self.bias_input), self.recurrent_biases(), list[Tensor]()
         for projected in entering.unbind():
@@ -176,4 +178,4 @@ def _layouts(cell: HighwayCell) -> dict[str, GateLayout]:
 
 
 register_cell(HighwayCell, _layouts)
-register_packed(HighwayCell, PackedHighwayCell)
+register_packed(HighwayCell, PackedHighwayCell, quantized=QuantizedHighwayCell)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from selfish_rnn.engine import PackedLinear, PackedWeight, QuantizedWeight, operators, register_packed
+from selfish_rnn.engine import PackedLinear, PackedWeight, operators, register_packed
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.operators.common import wants_gradients
 
@@ -47,14 +47,19 @@ class PackedMixtureDecoder(PackedLinear):
 
     def loss(self, prior: Tensor, latent: Tensor, targets: Tensor) -> Tensor:
         assert self.bias is not None
-        if isinstance(self.weight, QuantizedWeight):
-            log_probabilities = self(prior, latent).gather(-1, targets.unsqueeze(-1))
-            return -log_probabilities.mean()
         product = PackedProduct(self.weight, targets.numel())
         return mixture_loss(prior, latent, self.weight.values, self.bias, product, targets)
 
 
-register_packed(MixtureDecoder, PackedMixtureDecoder)
+class QuantizedMixtureDecoder(PackedMixtureDecoder):
+    """The same with a :class:`~selfish_rnn.engine.QuantizedWeight`, which has no gradients to keep memory for."""
+
+    def loss(self, prior: Tensor, latent: Tensor, targets: Tensor) -> Tensor:
+        log_probabilities: Tensor = self(prior, latent).gather(-1, targets.unsqueeze(-1))
+        return -log_probabilities.mean()
+
+
+register_packed(MixtureDecoder, PackedMixtureDecoder, quantized=QuantizedMixtureDecoder)
 
 
 def mixture_log_probabilities(prior: Tensor, latent: Tensor, product: Callable[[Tensor], Tensor]) -> Tensor:

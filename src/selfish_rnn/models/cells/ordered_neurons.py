@@ -11,9 +11,9 @@ from torch.nn import functional
 
 from selfish_rnn.engine import PackedWeight, QuantizedWeight, register_packed
 from selfish_rnn.engine.functional import drop_weights, linear
+from selfish_rnn.engine.modules.parameters import reset_uniform
 from selfish_rnn.engine.operators.ordered_neurons import ordered_window
 from selfish_rnn.errors import UserError
-from selfish_rnn.models.initialisation import reset_uniform
 from selfish_rnn.models.regularisers import weight_drop
 from selfish_rnn.sparsifier.registry import register_cell
 from selfish_rnn.topology.gates import GateLayout
@@ -81,14 +81,24 @@ class PackedOrderedNeuronsCell(OrderedNeuronsCell):
     """:class:`OrderedNeuronsCell` with :class:`~selfish_rnn.engine.PackedWeight` in place of W and R."""
 
     def forward(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> CellOutput:
-        if isinstance(self.weight_input, QuantizedWeight):
-            return self._forward_int8(inputs, hidden, cell)
         weight, recurrent = cast(tuple[PackedWeight, PackedWeight], (self.weight_input, self.weight_recurrent))
         bias = self.bias_input + self.bias_recurrent
         values = self._dropped(recurrent)
         return CellOutput(*ordered_window(inputs, hidden, cell, weight, recurrent, values, bias, self.chunk))
 
-    def _forward_int8(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> CellOutput:
+    def _dropped(self, weight: PackedWeight) -> Tensor:
+        """:func:`~selfish_rnn.models.regularisers.weight_drop` of the values that exist, with the same draw."""
+        if self.weight_drop == 0:
+            return weight.values
+        if self.training:
+            return drop_weights(weight, self.weight_drop, rescaled=False)
+        return weight.values * (1 - self.weight_drop)
+
+
+class QuantizedOrderedNeuronsCell(PackedOrderedNeuronsCell):
+    """The same with :class:`~selfish_rnn.engine.QuantizedWeight`, step by step: no kernel has a whole window."""
+
+    def forward(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> CellOutput:
         weight, recurrent = cast(tuple[QuantizedWeight, QuantizedWeight], (self.weight_input, self.weight_recurrent))
         outputs, distances, kept = list[Tensor](), list[Tensor](), 1 - self.weight_drop
         for projected in linear(inputs, weight, self.bias_input).unbind():
@@ -104,14 +114,6 @@ class PackedOrderedNeuronsCell(OrderedNeuronsCell):
             hidden = output.sigmoid() * cell.tanh()
             outputs.append(hidden)
         return CellOutput(torch.stack(outputs), cell, *torch.stack(distances, 1))
-
-    def _dropped(self, weight: PackedWeight) -> Tensor:
-        """:func:`~selfish_rnn.models.regularisers.weight_drop` of the values that exist, with the same draw."""
-        if self.weight_drop == 0:
-            return weight.values
-        if self.training:
-            return drop_weights(weight, self.weight_drop, rescaled=False)
-        return weight.values * (1 - self.weight_drop)
 
 
 class _OrderedNeuronsRecurrence(torch.autograd.Function):
@@ -241,4 +243,4 @@ def _layouts(cell: OrderedNeuronsCell) -> dict[str, GateLayout]:
 
 
 register_cell(OrderedNeuronsCell, _layouts)
-register_packed(OrderedNeuronsCell, PackedOrderedNeuronsCell)
+register_packed(OrderedNeuronsCell, PackedOrderedNeuronsCell, quantized=QuantizedOrderedNeuronsCell)

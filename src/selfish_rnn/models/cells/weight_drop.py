@@ -46,9 +46,7 @@ class PackedWeightDropLSTM(PackedLSTM):
     kind = WeightDropLSTM
 
     def to_dense(self) -> WeightDropLSTM:
-        dense = WeightDropLSTM(self.input_size, self.hidden_size, self.weight_drop)
-        give_parameters(self, dense)
-        return dense.train(self.training)
+        return give_parameters(self, WeightDropLSTM(self.input_size, self.hidden_size, self.weight_drop))
 
 
 register_packed(WeightDropLSTM, PackedWeightDropLSTM)

@@ -12,7 +12,7 @@ from torch.optim.optimizer import Optimizer
 from selfish_rnn.sparsifier.optimizer_state import keeps_momentum, momentum
 from selfish_rnn.sparsifier.ranks import mean_over_ranks
 from selfish_rnn.sparsifier.weights import SparseWeight
-from selfish_rnn.topology.removal import Signal
+from selfish_rnn.topology import Signal
 
 
 class DenseScores:
@@ -26,24 +26,23 @@ class DenseScores:
     def __init__(
         self, signal: Signal | None, weights: Sequence[SparseWeight], optimizers: Collection[Optimizer]
     ) -> None:
-        self.signal = signal
+        self._signal = signal
+        self._remembered = signal is not None and signal.kept_by_optimizer
         self._weights = weights
         self._optimizers = optimizers
 
     @property
     def by_gradient(self) -> bool:
         """Whether it is gradients that are needed."""
-        if self.signal == "momentum":
-            return not any(map(keeps_momentum, self._optimizers))
-        return self.signal == "gradient"
+        return self._signal is not None and not any(map(self.is_momentum_of, self._optimizers))
 
     def is_momentum_of(self, optimizer: Optimizer) -> bool:
         """Whether it is the momentum of this optimizer."""
-        return self.signal == "momentum" and keeps_momentum(optimizer)
+        return self._remembered and keeps_momentum(optimizer)
 
     def in_momentum(self) -> bool:
         """Whether gradients must stay dense to get into an optimizer's momentum; also before any optimizer is known."""
-        return self.signal == "momentum" and (not self._optimizers or any(map(keeps_momentum, self._optimizers)))
+        return self._remembered and (not self._optimizers or not self.by_gradient)
 
     def start(self) -> None:
         """Collect the dense gradients of the backward passes to come, if they are needed."""
