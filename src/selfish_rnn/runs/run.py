@@ -40,10 +40,10 @@ from selfish_rnn.topology import Topology
 from selfish_rnn.training.build import check_before_training
 from selfish_rnn.training.engine_choice import EngineChoice, choose_engine
 from selfish_rnn.training.evaluation import evaluate_splits
-from selfish_rnn.training.metrics import Listener
+from selfish_rnn.training.metrics import DivergedError, Listener
 from selfish_rnn.training.parallel import Ranks
 from selfish_rnn.training.saved_weights import restore
-from selfish_rnn.training.trainer import DivergedError, Trainer
+from selfish_rnn.training.trainer import Trainer
 
 
 class DivergedRunError(UserError):
