@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from selfish_rnn.sparsifier.base import SparseTraining, refuse_missing
+from selfish_rnn.sparsifier.base import SparseTraining, refuse_missing, saved_rewirings
 from selfish_rnn.sparsifier.hooks import Hooks, refuse_second_listener
 from selfish_rnn.sparsifier.matrices import (
     Matrices,
@@ -330,6 +330,7 @@ class Sparsifier(SparseTraining):
         collected = {weight.name: weight.collected_gradient() for weight in self.weights if weight.has_gradient}
         return {
             **({"gradients": collected} if collected else {}),
+            "rewirings": self.rewirings,
             "rewirings_done": self.rewirings_done,
             "steps_done": self.steps_done,
             "last_rewired_fraction": self.last_rewired_fraction,
@@ -342,7 +343,8 @@ class Sparsifier(SparseTraining):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a saved topology; it must be of the same matrices with the same number of weights.
 
-        Weights that were loaded before keep their values where they are in it.
+        Weights that were loaded before keep their values where they are in it. The saved number of ``rewirings`` is
+        taken over with the rest, as schedulers of torch do; a warning says so where it is another one.
         """
         refuse_missing(state, STATE_KEYS, "a sparsifier")
         if state["parts"].keys() != self._part_state.keys():
@@ -350,11 +352,13 @@ class Sparsifier(SparseTraining):
                 f"the saved state is of another method than {self.method.name!r}: its parts keep other things"
             )
         topologies = saved_topologies(self.weights, state["masks"], state["shapes"])
+        own, self.rewirings = self.rewirings, saved_rewirings(state, self.rewirings)
         count = sum(topology.count for topology in topologies)
         promised = self._target_after(state["rewirings_done"])
         if self._topology_given:  # weights that have just grown were not counted among the non-zeros
             self._counts = self._matrices.counts(topologies)
         elif count != promised:
+            self.rewirings = own
             raise ValueError(f"the saved topology has {count} weights, this sparsifier's settings give {promised}")
         for weight, topology in zip(self.weights, topologies, strict=True):
             weight.load_topology(topology)
