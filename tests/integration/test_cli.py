@@ -177,6 +177,50 @@ def test_an_exported_model_generates_what_the_run_does(
         assert selfish_rnn("generate", path, *words) == expected
 
 
+@pytest.mark.parametrize(
+    "changes", [{}, {"train_tokens": 200}, {"vocabulary": 5}, {"train_tokens": 200, "vocabulary": 5}]
+)
+def test_an_exported_model_is_measured_as_its_run_was(texts: Path, tmp_path: Path, changes: dict[str, Any]):
+    run, file = tmp_path / "run", tmp_path / "model.safetensors"
+    assert selfish_rnn("train", *tiny_words(texts, epochs=1, **changes), "--run", run).code == 0
+    assert selfish_rnn("export", run, "--out", file).code == 0
+    summary = json.loads((run / "summary.json").read_text())
+    said = selfish_rnn("evaluate", file)
+    assert said.out.splitlines() == [
+        f"{kind} perplexity {summary[f'{kind}_perplexity']:.2f}" for kind in ("valid", "test", "unigram")
+    ]
+    assert selfish_rnn("evaluate", run) == said
+
+
+def test_words_are_not_counted_in_a_text_that_is_not_known_to_be_that_of_the_run(
+    finished: tuple[Path, Said], texts: Path, tmp_path: Path
+):
+    file, other = tmp_path / "model.safetensors", write_corpus(tmp_path / "other", train_lines=50)
+    assert selfish_rnn("export", finished[0], "--out", file).code == 0
+    assert "unigram" in selfish_rnn("evaluate", file, "--corpus", texts).out, "named, and the same"
+    said = selfish_rnn("evaluate", file, "--corpus", other)
+    assert said.code == 0
+    assert [line.split()[0] for line in said.out.splitlines()] == ["valid", "test"]
+    tensors, metadata = files.load_tensors(file)
+    del metadata["training"]  # as earlier versions wrote it
+    files.save_tensors(file, tensors, metadata)
+    assert [line.split()[0] for line in selfish_rnn("evaluate", file).out.splitlines()] == ["valid", "test"]
+
+
+def test_the_model_of_an_unfinished_run_is_told_with_its_epoch(texts: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    stop_after(tiny_run(texts, run), updates=25)
+    for words in (("evaluate", run), ("export", run, "--out", tmp_path / "model.safetensors")):
+        said = selfish_rnn(*words)
+        assert said.code == 0
+        assert re.fullmatch(
+            rf"note: the run in {run} is not finished: this is its best model so far, of epoch [12] of 3\n", said.err
+        )
+        assert "note" not in said.out
+    assert selfish_rnn("resume", run).code == 0
+    assert selfish_rnn("evaluate", run).err == ""
+
+
 def test_what_is_no_exported_model_is_not_called_damaged(tmp_path: Path):
     (tmp_path / "notes.txt").write_text("mine")
     line = refused("generate", tmp_path / "notes.txt")

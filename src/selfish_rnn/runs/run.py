@@ -28,7 +28,7 @@ from selfish_rnn.experiment.comparison import changed_settings, identity
 from selfish_rnn.experiment.presets import build_experiment, read_config, to_yaml
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.experiment.small_dense import resolve_model
-from selfish_rnn.files import WriteError
+from selfish_rnn.files import WriteError, load_tensors
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.runs.recording import PauseKeeper, RunRecorder
@@ -141,6 +141,14 @@ class Run:
         model = self._model(self._weights(), len(self.vocabulary))
         model.vocabulary = self.vocabulary
         return model
+
+    def unfinished(self) -> str | None:
+        """Of which epoch the model is, in words, if the run has not come to its end."""
+        if self.folder.summary.exists():
+            return None
+        _, about = load_tensors(self.folder.model)
+        epochs = f"of epoch {about['epoch']} of {self.experiment.epochs}" if "epoch" in about else "of its first epochs"
+        return f"the run in {self.folder.path} is not finished: this is its best model so far, {epochs}"
 
     def _weights(self) -> dict[str, Tensor]:
         return self.folder.read_model(identity(self.experiment))
