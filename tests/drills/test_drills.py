@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import corpus_drill
 import file_drill
@@ -16,9 +14,7 @@ import operator_drill
 import pytest
 import setting_drill
 import sweep_drill
-import torch
 from drill import Outcome
-from torch import Tensor
 
 from selfish_rnn.engine import available
 
@@ -52,31 +48,6 @@ def test_wrong_calls_of_operators_end_no_process() -> None:
     outcome = operator_drill.drill(tries=150, seed=0)
     assert_nothing_failed(outcome, 150)
     assert outcome.kinds["ValueError"] > 30
-
-
-@pytest.mark.skipif(not available(), reason="this installation has no kernels")
-@pytest.mark.parametrize("name", operator_drill.all_cases())
-def test_tensors_without_memory_do_not_mix_with_those_that_have_some(name: str) -> None:
-    """Torch would take memory that nothing was written to for what the operator computed."""
-    operator = getattr(torch.ops.selfish_rnn, name)
-    arguments = operator_drill.all_cases()[name](random.Random(0))
-    on_meta = [moved(argument) for argument in arguments]
-    for place, argument in enumerate(on_meta):
-        if argument is not arguments[place]:
-            mixed = [*arguments[:place], argument, *arguments[place + 1 :]]
-            with pytest.raises(TypeError, match=rf"^{name} takes tensors of one device, not \w+ on \w+ and \w+ on"):
-                operator(*mixed)
-    found = operator(*on_meta)
-    assert all(tensor.is_meta for tensor in ([found] if isinstance(found, Tensor) else found))
-
-
-def moved(argument: Any) -> Any:
-    """The tensors of an argument, without their memory."""
-    if isinstance(argument, Tensor):
-        return argument.to("meta")
-    if isinstance(argument, list) and isinstance(argument[0], Tensor):
-        return [tensor.to("meta") for tensor in argument]
-    return argument
 
 
 # What the documentation says

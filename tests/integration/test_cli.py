@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -291,7 +292,21 @@ def test_ctrl_c_before_training_is_no_traceback(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("selfish_rnn.experiment.presets.read_preset", interrupted)
     said = selfish_rnn("train")
     assert said.code == 130
-    assert "Traceback" not in said.err
+    assert said.err == "error: interrupted\n"
+
+
+def test_a_second_ctrl_c_ends_with_one_line_and_the_run_goes_on(texts: Path, tmp_path: Path):
+    def twice(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    run = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("selfish_rnn.runs.recording.RunRecorder._save", twice)
+        said = selfish_rnn("train", *tiny_words(texts), "--run", run)
+    assert said.code == 130
+    assert said.err == "error: interrupted\n"
+    assert selfish_rnn("resume", run).code == 0
 
 
 # Bad input
@@ -455,6 +470,24 @@ def test_a_weight_that_overflows_is_one_line_that_names_it_and_what_is_kept(text
         "error: training diverged: embedding.weight has entries that are no numbers after update 4; the last good "
         "checkpoint, of update 3, is kept. Try a smaller optimizer.lr (now 1e+06)"
     )
+
+
+def test_nothing_that_a_file_says_controls_the_terminal(texts: Path, tmp_path: Path):
+    """Words of a vocabulary, and names of a corpus and a run: an escape sequence may write into the clipboard."""
+    hostile = "\x1b]52;c;aGVsbG8=\x07"
+    folder = write_corpus(tmp_path / f"texts{hostile}")
+    for path in folder.iterdir():
+        path.write_text(path.read_text().replace("cat", hostile))
+    run, file = tmp_path / f"run{hostile}", tmp_path / "model.safetensors"
+    told = [
+        selfish_rnn("train", *tiny_words(folder, epochs=1), "--run", run),
+        selfish_rnn("export", run, "--out", file),
+        *(selfish_rnn("generate", source, "--prompt", hostile, "--tokens", 40) for source in (run, file)),
+        selfish_rnn("evaluate", tmp_path / f"no{hostile}"),
+    ]
+    assert [said.code for said in told] == [0, 0, 0, 0, 2]
+    assert not any(character in said.out + said.err for said in told for character in "\x1b\x07")
+    assert "\\x1b]52" in told[2].out
 
 
 def test_names_that_look_like_markup_are_shown_as_they_are(tmp_path: Path):
