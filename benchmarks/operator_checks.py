@@ -1,8 +1,9 @@
-"""What it costs that operators check what their kernels follow, of steps at 512 units and sparsity 0.9.
+"""What checks cost, of steps at 512 units and sparsity 0.9: of what kernels follow, and of numbers that are none.
 
     python benchmarks/operator_checks.py --out results/operator-checks.json
 
-The checks of one step are written down as they are called, and then called again alone; the least of many times counts.
+The checks of operators in one step are written down as they are called, and then called again alone; those of an update
+are timed where they happen, in memory as the optimizer leaves it. The least of many times counts.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ from selfish_rnn.engine.inference import operators as int8
 from selfish_rnn.engine.inference.quantization import quantize
 from selfish_rnn.engine.operators import common
 from selfish_rnn.models.stacked import StackedRNN
+from selfish_rnn.optim import SNTASGD
+from selfish_rnn.optim.averaged import AveragedSGD
 from selfish_rnn.sparsifier import Sparsifier
 from selfish_rnn.system import machine
+from selfish_rnn.training.metrics import spoilt_weight
 
 HIDDEN, WORDS, WINDOW, COLUMNS = 512, 10_000, 35, 20
 
@@ -36,6 +40,12 @@ CHECKS = (
     *((common, name) for name in ("check_shape", "check_sizes", "check_together", "window_shape")),
     (int8, "windows_shape"),
 )
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "SNT-ASGD, averaging": functools.partial(SNTASGD, lr=0.1),
+    "Adam": functools.partial(torch.optim.Adam, lr=1e-5),
+    "SGD": functools.partial(torch.optim.SGD, lr=0.1),
+}
 
 Call = Callable[[], Any]
 
@@ -92,6 +102,30 @@ def measured(step: Call, rounds: int) -> dict[str, float]:
     }
 
 
+def measured_updates(model: Any, tokens: torch.Tensor, optimizer: torch.optim.Optimizer) -> dict[str, float]:
+    """Whole updates, and in each of them the look at all weights and all that the optimizer remembers."""
+    if isinstance(optimizer, AveragedSGD):
+        optimizer.start_averaging()
+    steps, checks = [], []
+    for _ in range(40):
+        start = time.thread_time()
+        optimizer.zero_grad()
+        model.loss(model.encode(tokens, model.initial_state(COLUMNS)).output, tokens).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.25)
+        optimizer.step()
+        stepped = time.thread_time()
+        assert spoilt_weight(model, optimizer) is None
+        steps.append(stepped - start)
+        checks.append(time.thread_time() - stepped)
+    step, check = min(steps), min(checks)
+    return {
+        "step_ms": round(1e3 * step, 3),
+        "checks": 1,
+        "checks_us": round(1e6 * check, 2),
+        "percent": round(100 * check / step, 4),
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
@@ -108,6 +142,8 @@ def main() -> None:
         model.loss(model.encode(tokens, model.initial_state(COLUMNS)).output, tokens).backward()
 
     found = {"training, 35 x 20 words": measured(train, 10)}
+    for name, optimizer in OPTIMIZERS.items():
+        found[f"update by {name}, 35 x 20 words"] = measured_updates(model, tokens, optimizer(model.parameters()))
     small = quantize(model)
     with torch.no_grad():
         for steps, columns, rounds in ((WINDOW, COLUMNS, 10), (1, COLUMNS, 100), (1, 1, 500)):

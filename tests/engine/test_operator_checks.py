@@ -125,11 +125,11 @@ def test_a_recurrent_matrix_is_cut_where_its_gates_are() -> None:
     with pytest.raises(ValueError, match=r"gate_rows=\(6, 6, 6, 6\) is needed"):
         operators.recurrent_layer(x, h, h, *wrong, None, None, "lstm", True)
     for device in ("cpu", "meta"):  # where it runs, and where it is traced
+        x, h, dy, *matrices = (tensor.to(device) for tensor in (x, h, torch.randn(4, 3, 6), *weights))
         with pytest.raises(ValueError, match="unknown cell 'lstn'"):
-            operators.recurrent_layer(x.to(device), h.to(device), h, *weights, None, None, "lstn", True)
-        kept, dy = [x.to(device)] * 5, torch.randn(4, 3, 6)
+            operators.recurrent_layer(x, h, h, *matrices, None, None, "lstn", True)
         with pytest.raises(ValueError, match="unknown cell 'lstn'"):
-            operators.recurrent_layer_backward(x, *weights, kept, dy, None, None, "lstn", 6, [True] * 7)
+            operators.recurrent_layer_backward(x, *matrices, [x] * 5, dy, None, None, "lstn", 6, [True] * 7)
 
 
 @pytest.mark.parametrize("chunk", [0, -2, 4])

@@ -25,7 +25,8 @@ from packed_cases import (
 )
 from torch import Tensor, nn
 
-from selfish_rnn.engine import PackedLSTM, PackedWeight, functional, library
+from selfish_rnn import Sparsifier
+from selfish_rnn.engine import PackedLSTM, PackedWeight, functional, library, pack
 
 pytestmark = needs_kernels
 
@@ -251,6 +252,36 @@ def test_an_index_that_does_not_part_the_gates_is_refused() -> None:
     state["weight_hh_l0.index"] = one_gate.index
     with pytest.raises(RuntimeError, match=r"weight_hh_l0.index is not cut into gates of \(20, 20, 20, 20\) rows"):
         lstm.load_state_dict(state)
+
+
+def test_matrices_saved_before_packing_are_refused_with_the_way_that_works() -> None:
+    def model(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Embedding(9, 5), nn.Linear(5, 4))
+
+    masked = model(0)
+    sparsifier = Sparsifier(masked, sparsity=0.5, rewirings=3)
+    state = masked.state_dict()
+    again = model(1)
+    bound = Sparsifier(again, sparsity=0.5, rewirings=3)
+    before = {name: tensor.clone() for name, tensor in pack(again).state_dict().items()}
+    with pytest.raises(RuntimeError) as caught:
+        again.load_state_dict(state)
+    text = str(caught.value)
+    assert "0.weight is saved as a whole matrix, as it was before pack(model); here it is packed, 9 x 5" in text
+    assert "1.weight is saved as a whole matrix" in text
+    assert "Load first, then pack: model.load_state_dict(...), sparsifier.load_state_dict(...), pack(model)" in text
+    assert "Missing key" not in text
+    assert "Unexpected key" not in text
+    assert all(torch.equal(before[name], again.state_dict()[name]) for name in before if name != "1.bias")
+    del bound
+    third = model(2)  # the way that works
+    bound = Sparsifier(third, sparsity=0.5, rewirings=3)
+    third.load_state_dict(state)
+    bound.load_state_dict(sparsifier.state_dict())
+    packed_model = pack(third)
+    assert torch.equal(packed_model[1].weight.to_dense(), masked[1].weight)  # type: ignore[index]
+    assert bound.active_weights == sparsifier.active_weights
 
 
 def test_header_as_native_code_has_it() -> None:

@@ -13,7 +13,16 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence
 
 from selfish_rnn import GateLayout, Sparsifier, pack, register_cell
-from selfish_rnn.engine import PackedLSTM, functional, load_packed, quantize, register_packed, registry, save_packed
+from selfish_rnn.engine import (
+    PackedLSTM,
+    functional,
+    load_packed,
+    quantize,
+    register_packed,
+    registry,
+    save_packed,
+    unpack,
+)
 from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight, quantized_weights
 from selfish_rnn.engine.inference.targets import int8_target, int8_targets, use_int8_target
 from selfish_rnn.engine.packed_weight import packed_weights
@@ -56,6 +65,20 @@ def test_a_packed_and_a_masked_model_become_the_same_int8_model(packed: bool) ->
     y = small(tokens)
     assert 0 < relative(y, expected) < 0.03
     assert torch.equal(y, quantize(copy.deepcopy(model))(tokens))
+
+
+def test_an_int8_model_is_not_unpacked_and_the_way_to_ordinary_modules_is_told() -> None:
+    model, tokens = sparse_tagger(), torch.randint(50, (6, 3), generator=seeded(1))
+    small = quantize(copy.deepcopy(model))
+    expected = small(tokens)
+    with pytest.raises(ValueError, match=r"^embedding\.weight, rnn\.weight_ih_l0, .* of this model are int8") as caught:
+        unpack(small)
+    assert torch.equal(small(tokens), expected)
+    assert 'unpack(quantize(copy.deepcopy(model), arithmetic="float32"))' in str(caught.value)
+    ordinary = unpack(quantize(copy.deepcopy(model), arithmetic="float32"))
+    assert isinstance(ordinary.rnn, nn.LSTM)
+    for name, weight in quantized_weights(small).items():
+        assert torch.equal(ordinary.get_parameter(name), weight.to_dense())
 
 
 def test_results_are_bit_equal_on_every_processor_for_any_threads_and_sequences() -> None:

@@ -59,6 +59,8 @@ def test_any_word_that_is_no_setting_is_one_clear_error(word: str) -> None:
         ("device=cpu:1", "device must be cpu or cuda"),
         ("device=meta", "device must be cpu or cuda"),
         ("model.hidden=100000000", r"model\.hidden: must be less than or equal to 1000000"),
+        ("model.embedding=10000000000000000000", r"model\.embedding: must be less than or equal to 1000000"),
+        ("method={name: iss, strength: .inf}", r"method\.strength: must be"),
         ("model.layers=1000000", r"model\.layers: must be less than or equal to 1000"),
         ("epochs=10000000000", "epochs: must be"),
     ],
@@ -100,6 +102,7 @@ def test_a_key_that_is_there_twice_is_named_with_its_line(tmp_path: Path) -> Non
     "content",
     [
         b"seed: " + b"9" * 5000,
+        b"seed: 0x" + b"f" * 5000,
         b"a: " + b"[" * 5000,
         b"- " * 3000 + b"x",
         b"epochs: 2020-99-99",

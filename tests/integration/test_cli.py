@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -177,6 +178,50 @@ def test_an_exported_model_generates_what_the_run_does(
         assert selfish_rnn("generate", path, *words) == expected
 
 
+@pytest.mark.parametrize(
+    "changes", [{}, {"train_tokens": 200}, {"vocabulary": 5}, {"train_tokens": 200, "vocabulary": 5}]
+)
+def test_an_exported_model_is_measured_as_its_run_was(texts: Path, tmp_path: Path, changes: dict[str, Any]):
+    run, file = tmp_path / "run", tmp_path / "model.safetensors"
+    assert selfish_rnn("train", *tiny_words(texts, epochs=1, **changes), "--run", run).code == 0
+    assert selfish_rnn("export", run, "--out", file).code == 0
+    summary = json.loads((run / "summary.json").read_text())
+    said = selfish_rnn("evaluate", file)
+    assert said.out.splitlines() == [
+        f"{kind} perplexity {summary[f'{kind}_perplexity']:.2f}" for kind in ("valid", "test", "unigram")
+    ]
+    assert selfish_rnn("evaluate", run) == said
+
+
+def test_words_are_not_counted_in_a_text_that_is_not_known_to_be_that_of_the_run(
+    finished: tuple[Path, Said], texts: Path, tmp_path: Path
+):
+    file, other = tmp_path / "model.safetensors", write_corpus(tmp_path / "other", train_lines=50)
+    assert selfish_rnn("export", finished[0], "--out", file).code == 0
+    assert "unigram" in selfish_rnn("evaluate", file, "--corpus", texts).out, "named, and the same"
+    said = selfish_rnn("evaluate", file, "--corpus", other)
+    assert said.code == 0
+    assert [line.split()[0] for line in said.out.splitlines()] == ["valid", "test"]
+    tensors, metadata = files.load_tensors(file)
+    del metadata["training"]  # as earlier versions wrote it
+    files.save_tensors(file, tensors, metadata)
+    assert [line.split()[0] for line in selfish_rnn("evaluate", file).out.splitlines()] == ["valid", "test"]
+
+
+def test_the_model_of_an_unfinished_run_is_told_with_its_epoch(texts: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    stop_after(tiny_run(texts, run), updates=25)
+    for words in (("evaluate", run), ("export", run, "--out", tmp_path / "model.safetensors")):
+        said = selfish_rnn(*words)
+        assert said.code == 0
+        assert re.fullmatch(
+            rf"note: the run in {run} is not finished: this is its best model so far, of epoch [12] of 3\n", said.err
+        )
+        assert "note" not in said.out
+    assert selfish_rnn("resume", run).code == 0
+    assert selfish_rnn("evaluate", run).err == ""
+
+
 def test_what_is_no_exported_model_is_not_called_damaged(tmp_path: Path):
     (tmp_path / "notes.txt").write_text("mine")
     line = refused("generate", tmp_path / "notes.txt")
@@ -247,7 +292,21 @@ def test_ctrl_c_before_training_is_no_traceback(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("selfish_rnn.experiment.presets.read_preset", interrupted)
     said = selfish_rnn("train")
     assert said.code == 130
-    assert "Traceback" not in said.err
+    assert said.err == "error: interrupted\n"
+
+
+def test_a_second_ctrl_c_ends_with_one_line_and_the_run_goes_on(texts: Path, tmp_path: Path):
+    def twice(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    run = tmp_path / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("selfish_rnn.runs.recording.RunRecorder._save", twice)
+        said = selfish_rnn("train", *tiny_words(texts), "--run", run)
+    assert said.code == 130
+    assert said.err == "error: interrupted\n"
+    assert selfish_rnn("resume", run).code == 0
 
 
 # Bad input
@@ -390,11 +449,45 @@ def test_a_disk_full_from_the_start_is_one_line(texts: Path, tmp_path: Path, mon
 
 
 def test_a_loss_that_is_not_a_number_is_one_line_that_says_what_to_change(texts: Path, tmp_path: Path):
-    words = tiny_words(texts, optimizer={"name": "sgd", "lr": 1e6, "weight_decay": 1e6}, clip=None)
+    model = {"name": "stacked-rnn", "embedding": 8, "hidden": 8, "layers": 2}
+    optimizer = {"name": "sgd", "lr": 1e6, "weight_decay": 1e6}
+    words = tiny_words(texts, model=model, optimizer=optimizer, clip=None, sparsity=0.1)
     said = selfish_rnn("train", *words, "--run", tmp_path / "run")
     assert said.code == 3
-    assert re.search("error: training diverged: the (training loss|norm of the gradient) became", said.err)
+    assert said.err.startswith("error: training diverged: the training loss became nan at update 3; ")
     assert "optimizer.lr (now 1e+06)" in said.err
+
+
+@pytest.mark.parametrize("engine", ["masked", "packed"])
+def test_a_weight_that_overflows_is_one_line_that_names_it_and_what_is_kept(texts: Path, tmp_path: Path, engine: str):
+    """Weight decay that multiplies; cells saturate, so that the loss stays a number."""
+    model = {"name": "stacked-rnn", "embedding": 8, "hidden": 8, "layers": 2}
+    optimizer = {"name": "sgd", "lr": 1e6, "weight_decay": 1e6}
+    changes = {"engine": engine, "sparsity": 0.9, "model": model, "optimizer": optimizer, "checkpoint_every": 1e-9}
+    said = selfish_rnn("train", *tiny_words(texts, **changes), "--run", tmp_path / "run")
+    assert said.code == 3
+    assert said.err.startswith(
+        "error: training diverged: embedding.weight has entries that are no numbers after update 4; the last good "
+        "checkpoint, of update 3, is kept. Try a smaller optimizer.lr (now 1e+06)"
+    )
+
+
+def test_nothing_that_a_file_says_controls_the_terminal(texts: Path, tmp_path: Path):
+    """Words of a vocabulary, and names of a corpus and a run: an escape sequence may write into the clipboard."""
+    hostile = "\x1b]52;c;aGVsbG8=\x07"
+    folder = write_corpus(tmp_path / f"texts{hostile}")
+    for path in folder.iterdir():
+        path.write_text(path.read_text().replace("cat", hostile))
+    run, file = tmp_path / f"run{hostile}", tmp_path / "model.safetensors"
+    told = [
+        selfish_rnn("train", *tiny_words(folder, epochs=1), "--run", run),
+        selfish_rnn("export", run, "--out", file),
+        *(selfish_rnn("generate", source, "--prompt", hostile, "--tokens", 40) for source in (run, file)),
+        selfish_rnn("evaluate", tmp_path / f"no{hostile}"),
+    ]
+    assert [said.code for said in told] == [0, 0, 0, 0, 2]
+    assert not any(character in said.out + said.err for said in told for character in "\x1b\x07")
+    assert "\\x1b]52" in told[2].out
 
 
 def test_names_that_look_like_markup_are_shown_as_they_are(tmp_path: Path):

@@ -126,6 +126,8 @@ def test_what_does_not_fit_is_refused(folder: Path, texts: Path, tmp_path: Path)
         ({"model": "[]"}, "of a model called"),
         ({"evaluation": '{"window": 0}'}, "settings of its evaluation: window: must be greater than 0"),
         ({"evaluation": '{"widow": 3}'}, "settings of its evaluation"),
+        ({"training": '{"tokens": -3}'}, "settings of its training: tokens: must be greater than 0"),
+        ({"training": "[]"}, "settings of its training"),
     ):
         save_tensors(tmp_path / "odd.safetensors", tensors, {**metadata, **change})
         with pytest.raises(UserError, match=message):

@@ -295,6 +295,15 @@ def test_state_of_another_optimizer_is_refused(kind: type[AveragedSGD]) -> None:
         optimizer.load_state_dict(torch.optim.SGD(model.parameters(), lr=0.1).state_dict())
 
 
+@BOTH
+def test_averages_of_whole_matrices_do_not_fit_packed_weights(kind: type[AveragedSGD]) -> None:
+    model, optimizer = model_and_optimizer(kind)
+    train(model, optimizer, 2)
+    packed = [nn.Parameter(torch.zeros(3)) if weight.ndim == 2 else weight for weight in model.parameters()]
+    with pytest.raises(ValueError, match=r"saved average of parameter 0 is of shape .* before pack\(model\)"):
+        kind(packed, lr=1.0).load_state_dict(optimizer.state_dict())
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [({"lr": 0}, "lr must"), ({"weight_decay": -1}, "weight_decay must not"), ({"nonmono": -1}, "nonmono is")],

@@ -14,7 +14,7 @@ from selfish_rnn.errors import UserError
 from selfish_rnn.runs.checkpoints import CheckpointStore
 from selfish_rnn.runs.run import DivergedRunError
 from selfish_rnn.training import engine_choice
-from selfish_rnn.training.trainer import DivergedError
+from selfish_rnn.training.metrics import DivergedError
 from tiny_runs import Recorder, tiny_experiment, tiny_run, tiny_words
 
 # Memory
@@ -88,7 +88,7 @@ def test_a_gradient_that_is_no_number_is_named_at_its_update(texts: Path, tmp_pa
             weight.register_hook(lambda gradient: gradient * torch.nan)
 
     recorder = Recorder(spoil)
-    with pytest.raises(DivergedRunError, match=r"norm of the gradient became nan at update 16, first in \w+"):
+    with pytest.raises(DivergedRunError, match=r"gradient of embedding\.weight has .* no numbers at update 16;"):
         tiny_run(texts, tmp_path / "run").train(recorder)
 
 

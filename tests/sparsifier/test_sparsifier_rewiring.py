@@ -209,7 +209,7 @@ def test_loading_a_state_makes_none(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_keys_asked_for_are_those_of_a_state() -> None:
     sparsifier = Sparsifier(nn.Linear(8, 4), sparsity=0.5, method="static")
     state = sparsifier.state_dict()
-    for key in state:
+    for key in state.keys() - {"rewirings"}:  # which earlier versions did not save
         with pytest.raises(ValueError, match=f"it has no {key}"):
             sparsifier.load_state_dict({name: value for name, value in state.items() if name != key})
 
@@ -219,3 +219,37 @@ def test_a_state_that_is_not_of_a_sparsifier_is_refused() -> None:
     sparsifier = Sparsifier(model, sparsity=0.5, method="static")
     with pytest.raises(ValueError, match="not the state of a sparsifier"):
         sparsifier.load_state_dict(model.state_dict())
+
+
+@pytest.mark.parametrize("method", ["set", "gmp"])
+def test_the_saved_number_of_rewirings_wins_and_a_warning_names_both(method: str) -> None:
+    settings = {"sparsity": 0.5, "method": method}
+    first, second = Classifier(), Classifier()
+    sparsifier = Sparsifier(first, rewirings=10, **settings)
+    run(sparsifier, first, sgd(first), 3)
+    twin = Sparsifier(second, rewirings=40, **settings)
+    with pytest.warns(UserWarning, match=r"was made with rewirings=10, this one with rewirings=40: it goes on with 10"):
+        twin.load_state_dict(sparsifier.state_dict())
+    assert twin.rewirings == 10
+    assert twin.prune_rate == sparsifier.prune_rate
+    assert twin.target_weights == sparsifier.target_weights
+
+
+def test_the_same_number_of_rewirings_or_none_saved_is_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+    state = Sparsifier(Classifier(), sparsity=0.5, rewirings=10).state_dict()
+    Sparsifier(Classifier(), sparsity=0.5, rewirings=10).load_state_dict(state)
+    del state["rewirings"]  # as earlier versions saved it
+    other = Sparsifier(Classifier(), sparsity=0.5, rewirings=12)
+    other.load_state_dict(state)
+    assert other.rewirings == 12
+    assert not recwarn.list
+
+
+def test_a_state_that_is_refused_leaves_the_number_of_rewirings() -> None:
+    state = Sparsifier(Classifier(), sparsity=0.8, rewirings=10).state_dict()
+    sparsifier = Sparsifier(Classifier(), sparsity=0.5, rewirings=12)
+    with pytest.warns(UserWarning, match="rewirings"), pytest.raises(ValueError, match="the saved topology has"):
+        sparsifier.load_state_dict(state)
+    with pytest.raises(ValueError, match="saved rewirings must be a whole number of at least 1, got 'ten'"):
+        sparsifier.load_state_dict({**state, "rewirings": "ten"})
+    assert sparsifier.rewirings == 12

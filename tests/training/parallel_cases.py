@@ -19,7 +19,7 @@ from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import StackedRNN
 from selfish_rnn.training.engine_choice import choose_engine
 from selfish_rnn.training.evaluation import evaluate
-from selfish_rnn.training.metrics import Listener
+from selfish_rnn.training.metrics import DivergedError, Listener
 from selfish_rnn.training.parallel import Ranks
 from selfish_rnn.training.trainer import Trainer
 from tiny_runs import OPTIMIZERS, TINY_MODELS, UPDATES_PER_EPOCH, Recorder, tiny_experiment, tiny_trainer
@@ -147,6 +147,22 @@ def lost(texts: Path, ranks: Ranks) -> str:
     return "nothing was lost"
 
 
+def spoilt(texts: Path, ranks: Ranks) -> str:
+    """What a rank says when a weight of the second one alone is no number after an update."""
+
+    def spoil(*_: object) -> None:
+        if not ranks.first and trainer.state.step == 3:
+            trainer.model.decoder.bias.data[0] = torch.nan  # type: ignore[index, union-attr, operator]
+
+    trainer = tiny_trainer(texts, rewire_every=4)
+    trainer.optimizer.register_step_pre_hook(spoil)
+    try:
+        trainer.run()
+    except DivergedError as error:
+        return str(error)
+    return "nothing was found"
+
+
 def work(rank: int, store: str, texts: Path, state: bytes, cases: dict[str, Changes], outcomes: Any) -> None:
     """Everything one of the two processes does, in one go: importing torch takes longer than all of it."""
     torch.set_num_threads(1)
@@ -161,5 +177,6 @@ def work(rank: int, store: str, texts: Path, state: bytes, cases: dict[str, Chan
     found["told"] = [told(ranks, error=False), told(ranks, error=True)]
     found["flags"] = flags(ranks)
     found["sums"] = sums(ranks)
+    found["spoilt"] = spoilt(texts, ranks)
     outcomes[rank] = pickle.dumps(found)
     outcomes["lost"] = lost(texts, ranks)

@@ -100,6 +100,12 @@ def test_gradients_of_all_ranks_are_added_up_whatever_their_shapes(outcomes: Any
 
 
 @pytest.mark.slow
+def test_ranks_stop_together_where_one_has_a_weight_that_is_no_number(outcomes: Any) -> None:
+    for rank in range(2):
+        assert outcomes[rank]["spoilt"] == "decoder.bias has entries that are no numbers after update 4"
+
+
+@pytest.mark.slow
 def test_a_rank_that_vanishes_is_one_clear_error(outcomes: Any) -> None:
     assert outcomes["lost"].startswith("a rank that trains together with rank 0 is gone (")
     assert "\n" not in outcomes["lost"]

@@ -11,9 +11,9 @@ import torch
 
 from selfish_rnn.optim import SNTASGD
 from selfish_rnn.training.evaluation import evaluate
-from selfish_rnn.training.metrics import Listener
+from selfish_rnn.training.metrics import DivergedError, Listener
 from selfish_rnn.training.saved_weights import load_portable_weights
-from selfish_rnn.training.trainer import DivergedError, Trainer
+from selfish_rnn.training.trainer import Trainer
 from tiny_runs import OPTIMIZERS, UPDATES_PER_EPOCH, Recorder, bits, budget_of, tiny_trainer, trained
 
 # So large that the validation loss soon gets worse, and averaging starts.
@@ -288,7 +288,7 @@ def test_from_the_state_at_a_pause_another_trainer_goes_on_to_the_same_bits(text
 
 def test_divergence_is_an_error(texts: Path):
     wild = tiny_trainer(texts, optimizer={"name": "sgd", "lr": 1e6, "weight_decay": 1e6}, clip=None)
-    with pytest.raises(DivergedError, match=r"(loss|norm of the gradient) became .* at update \d"):
+    with pytest.raises(DivergedError, match=r"(loss became|gradient is infinite|no numbers) .*update \d"):
         wild.run()
 
 
@@ -313,7 +313,7 @@ def test_a_gradient_that_is_not_a_number_reaches_no_weight(texts: Path, clip: fl
         return value
 
     trainer.model.loss = spoiled  # type: ignore[method-assign]
-    with pytest.raises(DivergedError, match="gradient became nan at update 5"):
+    with pytest.raises(DivergedError, match=r"gradient of embedding\.weight has .* no numbers at update 5$"):
         trainer.run()
     assert all(tensor.isfinite().all() for tensor in trainer.weights().values())
 

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from selfish_rnn import __version__
-from selfish_rnn.cli.console import StoppedError, output, show_error
+from selfish_rnn.cli.console import StoppedError, output, show_error, show_note
 from selfish_rnn.cli.flops import flops
 from selfish_rnn.cli.reproduce import reproduce
 from selfish_rnn.cli.sweep import sweep
@@ -78,11 +78,15 @@ def evaluate(
         exported = ExportedModel.read(source)
         text = exported.corpus(corpus)
         model = exported.model() if device is None else exported.model(packed=False).to(device)
-        measured = evaluate_splits(model, exported.evaluation, text)
+        measured, trained_on = evaluate_splits(model, exported.evaluation, text), exported.trained_on(text)
     else:
         opened = Run.open(source, device)
-        text, measured = opened.corpus, evaluate_splits(opened.model(), opened.experiment, opened.corpus)
-    for name, value in {**measured, "unigram_perplexity": unigram_perplexity(text)}.items():
+        text, model = opened.corpus, opened.model()
+        show_note(opened.unfinished())
+        measured, trained_on = evaluate_splits(model, opened.experiment, text), True
+    if trained_on:  # of other texts the words would be counted that the model never saw
+        measured["unigram_perplexity"] = unigram_perplexity(text)
+    for name, value in measured.items():
         console.print(f"{name.replace('_', ' ')} {perplexity_text(value)}")
 
 

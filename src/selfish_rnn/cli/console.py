@@ -52,6 +52,12 @@ def show_error(message: str) -> None:
     say(SafeConsole(stderr=True), line)
 
 
+def show_note(message: str | None) -> None:
+    """One line beside the results, on the error stream; or none."""
+    if message is not None:
+        say(SafeConsole(stderr=True), f"note: {message}")
+
+
 class StoppedError(UserError):
     """Ctrl-C where nothing is there to finish first, or a second time."""
 

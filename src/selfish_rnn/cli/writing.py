@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from selfish_rnn.cli.console import output
+from selfish_rnn.cli.console import output, show_note
 from selfish_rnn.errors import UserError
 from selfish_rnn.text import counted, say
 
@@ -30,7 +30,9 @@ def export(
     path = out or Path(f"{run.resolve().name}.safetensors")
     if precision not in ("float32", "int8"):
         raise UserError(f"precision must be float32 or int8, got {precision!r}")
-    write(Run.open(run), path, precision="int8" if precision == "int8" else "float32")
+    opened = Run.open(run)
+    write(opened, path, precision="int8" if precision == "int8" else "float32")
+    show_note(opened.unfinished())
     console = output()
     say(console, f"{path}: {path.stat().st_size / 2**20:.1f} MiB")
     say(console, f"  selfish-rnn generate {shlex.quote(str(path))} --prompt 'the'")

@@ -215,6 +215,16 @@ def saved_problem(
     return None
 
 
+def saved_whole(shape: tuple[int, int]) -> str:
+    """What to say of a matrix that was saved before it was packed, with its zeros."""
+    return (
+        f"is saved as a whole matrix, as it was before pack(model); here it is packed, {shape[0]} x {shape[1]} with "
+        "`index` and `values` of its existing weights. Load first, then pack: model.load_state_dict(...), "
+        "sparsifier.load_state_dict(...), pack(model), and make a new optimizer (the saved state of the old one is of "
+        "whole matrices, too)"
+    )
+
+
 def gates_cut_alike(row_bounds: Sequence[int], gate_rows: Sequence[int]) -> bool:
     """Whether these bounds part the gates, and part those of one size in the same places, as the kernels need."""
     cuts: dict[int, set[tuple[int, ...]]] = {}

@@ -18,6 +18,7 @@ from selfish_rnn.engine.index import (
     contents,
     fingerprint,
     saved_problem,
+    saved_whole,
 )
 from selfish_rnn.engine.library import address
 from selfish_rnn.sparsifier.optimizer_state import gather_with_fill, move_state
@@ -272,6 +273,11 @@ class PackedWeight(StoredWeight):
     ) -> None:
         """The saved index may be of another topology, with another number of weights."""
         index, values = state_dict.get(prefix + "index"), state_dict.get(prefix + "values")
+        whole = prefix.removesuffix(".")
+        if whole in unexpected_keys:  # a matrix of this name; said once, in place of torch's list of keys
+            unexpected_keys[:] = [key for key in unexpected_keys if key != whole]
+            error_msgs.append(f"{whole} {saved_whole(self.shape)}")
+            return
         problem = saved_problem(index, values, self.shape, self.gate_rows)
         if problem is not None:
             error_msgs.append(f"{prefix}index {problem}")

@@ -187,6 +187,7 @@ class AveragedSGD(Optimizer, abc.ABC):
         triggers = [group.pop("trigger", None) for group in groups]
         if None in triggers:
             raise ValueError("this is not the state of an averaging optimizer: it has no 'trigger'")
+        self._refuse_whole_matrices(state_dict)
         super().load_state_dict({"state": state_dict["state"], "param_groups": groups})
         self.trigger.fired = triggers[0]["fired"]
         self.trigger.losses = list(triggers[0]["losses"])
@@ -194,6 +195,18 @@ class AveragedSGD(Optimizer, abc.ABC):
         for parameter, saved in zip(self._parameters(), self._saved_states(state_dict), strict=True):
             if saved:
                 self.state[parameter]["age"] = saved["age"].to(torch.int32, copy=True).to(parameter.device)
+
+    def _refuse_whole_matrices(self, state_dict: dict[str, Any]) -> None:
+        # Packed weights of another number are fine: the topology may be loaded after this.
+        for number, (parameter, saved) in enumerate(
+            zip(self._parameters(), self._saved_states(state_dict), strict=False)
+        ):
+            if saved and saved["average"].ndim != parameter.ndim:
+                raise ValueError(
+                    f"the saved average of parameter {number} is of shape {tuple(saved['average'].shape)}, the "
+                    f"parameter of shape {tuple(parameter.shape)}: averages from before pack(model) are of whole "
+                    "matrices, and a packed model needs a new optimizer"
+                )
 
     @staticmethod
     def _saved_states(state_dict: dict[str, Any]) -> list[dict[str, Tensor]]:

@@ -51,7 +51,7 @@ def hours_of(run: PlannedRun, item: Item, results: Results, budget: float) -> fl
     if item.shows == "time":
         return budget / 3600 * (os.cpu_count() or 1)
     same_kind = [
-        result.summary["seconds"] / 3600
+        float(result.summary["seconds"]) / 3600
         for result in results.of_network(run.case.network)
         if (result.settings["method"]["name"] in DENSE) == (not run.sparse)
     ]

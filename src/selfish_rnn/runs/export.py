@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from selfish_rnn.corpora import Corpus, Vocabulary, load_corpus, with_words
+from selfish_rnn.corpora import Corpus, Vocabulary, load_corpus, truncated, with_words
 from selfish_rnn.engine import available
 from selfish_rnn.engine.inference import shipping
 from selfish_rnn.errors import UserError, shown
 from selfish_rnn.experiment.comparison import identity
 from selfish_rnn.experiment.explain import explain
-from selfish_rnn.experiment.model_settings import MODEL_SETTINGS, ModelSettings
+from selfish_rnn.experiment.model_settings import MODEL_SETTINGS, ModelSettings, Section
+from selfish_rnn.experiment.settings import Count
 from selfish_rnn.files import ForeignFileError, load_tensors, save_tensors
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.checkpoints import WRONG_CONTENT
@@ -27,6 +29,7 @@ from selfish_rnn.training.evaluation import EvaluationSettings
 from selfish_rnn.training.saved_weights import restore
 
 Precision = Literal["float32", "int8"]
+Part = TypeVar("Part", bound=Section)
 
 FORMATS: dict[str, Precision] = {"1": "float32", "int8 1": "int8"}
 """The precision of the weights in files of each format."""
@@ -49,6 +52,7 @@ def export(run: Run, path: str | os.PathLike[str], *, precision: Precision = "fl
         "vocabulary": run.vocabulary.to_json(),
         "corpus": experiment.corpus,
         "evaluation": json.dumps(EvaluationSettings.of(experiment).model_dump()),
+        "training": json.dumps({"tokens": experiment.train_tokens, "sha256": run.folder.corpus_checksum()}),
     }
     if precision == "int8":
         if not any(name.endswith(shipping.MASK) for name in tensors):
@@ -75,6 +79,13 @@ def load_model(
     return ExportedModel.read(path).model(packed=packed, arithmetic=arithmetic)
 
 
+class TrainingText(Section):
+    """What a model was trained on, of its corpus; files of earlier versions do not say."""
+
+    tokens: Count | None = None
+    sha256: str | None = None
+
+
 @dataclass(frozen=True)
 class ExportedModel:
     """What a file holds that ``selfish-rnn export`` wrote."""
@@ -86,6 +97,7 @@ class ExportedModel:
     vocabulary: Vocabulary
     corpus_name: str | None
     evaluation: EvaluationSettings
+    training: TrainingText
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> ExportedModel:
@@ -108,7 +120,8 @@ class ExportedModel:
                 found = settings.get("name") if isinstance(settings, dict) else settings
                 raise UserError(f"{path} is of a model called {shown(found)}; known are {', '.join(MODEL_SETTINGS)}")
             checked = MODEL_SETTINGS[settings["name"]].model_validate(settings)
-            evaluation = _evaluation(metadata.get("evaluation", "{}"))
+            evaluation = _part(EvaluationSettings, "evaluation", metadata)
+            training = _part(TrainingText, "training", metadata)
         except UserError:
             raise
         except ValidationError as error:
@@ -123,6 +136,7 @@ class ExportedModel:
             Vocabulary.from_json(metadata["vocabulary"]),
             metadata.get("corpus"),
             evaluation,
+            training,
         )
 
     def model(self, *, packed: bool | None = None, arithmetic: Precision | None = None) -> LanguageModel:
@@ -154,6 +168,8 @@ class ExportedModel:
         if name is None:
             raise UserError(f"{self.path} does not say which corpus its run had: name one with --corpus")
         corpus = load_corpus(name)
+        if self.training.tokens is not None:
+            corpus = truncated(corpus, self.training.tokens)
         if corpus.vocabulary == self.vocabulary:
             return corpus
         try:
@@ -163,12 +179,16 @@ class ExportedModel:
                 f"the corpus {name} has other words than {self.path}: name that of its run with --corpus ({error})"
             ) from error
 
+    def trained_on(self, corpus: Corpus) -> bool:
+        """Whether the model is known to have been trained on this corpus, of which :meth:`corpus` gave as much."""
+        return self.training.sha256 == corpus.checksum()
 
-def _evaluation(text: str) -> EvaluationSettings:
+
+def _part(kind: type[Part], key: str, metadata: Mapping[str, str]) -> Part:
     try:
-        return EvaluationSettings.model_validate_json(text)
+        return kind.model_validate_json(metadata.get(key, "{}"))
     except ValidationError as error:
-        raise TypeError(f"the settings of its evaluation: {explain(error, EvaluationSettings)}") from None
+        raise TypeError(f"the settings of its {key}: {explain(error, kind)}") from None
 
 
 def _shapes(model: LanguageModel) -> dict[str, tuple[int, ...]]:

@@ -123,16 +123,23 @@ class RunFolder:
         tokens = {split: len(getattr(corpus, split)) for split in ("train", "valid", "test")}
         write_json(self.corpus, {"name": corpus.name, "tokens": tokens, "sha256": corpus.checksum()})
 
+    def corpus_checksum(self) -> str | None:
+        """What tells the corpus of the run from others, if it was written down and can be read."""
+        try:
+            found = json.loads(self.corpus.read_bytes())["sha256"]
+        except (OSError, *WRONG_CONTENT):
+            return None
+        return found if isinstance(found, str) else None
+
     def check_corpus(self, corpus: Corpus) -> None:
         """Refuse a corpus that is not the one the run was started with."""
-        try:
-            expected = json.loads(self.corpus.read_bytes())["sha256"]
-        except (OSError, *WRONG_CONTENT) as error:
+        expected = self.corpus_checksum()
+        if expected is None:
             raise UserError(
                 f"{self.corpus} is damaged, so that nothing tells whether the corpus {corpus.name} is still the one of "
                 "this run: restore it from a copy, or if you know that it is, remove the file and continue with "
                 f"`{self.resume_command}`"
-            ) from error
+            )
         if expected != corpus.checksum():
             raise UserError(
                 f"the corpus {corpus.name} is no longer the one that {self.corpus} tells of: restore its files, or "

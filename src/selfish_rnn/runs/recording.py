@@ -46,7 +46,7 @@ class PauseKeeper(Listener):
         between_epochs = trainer.state.row == 0
         due, stopped = trainer.ranks.any(due, self._stop.requested)
         if due or between_epochs or stopped:
-            trainer.check_finite()  # what cannot be continued is not kept
+            trainer.check_finite(trainer.state.step)  # what cannot be continued is not kept
             self._save(trainer, trainer.state_dict())
             self._last_checkpoint = time.monotonic()
         if stopped and not trainer.state.finished:

@@ -28,7 +28,7 @@ from selfish_rnn.experiment.comparison import changed_settings, identity
 from selfish_rnn.experiment.presets import build_experiment, read_config, to_yaml
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.experiment.small_dense import resolve_model
-from selfish_rnn.files import WriteError
+from selfish_rnn.files import WriteError, load_tensors
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.runs.recording import PauseKeeper, RunRecorder
@@ -40,10 +40,10 @@ from selfish_rnn.topology import Topology
 from selfish_rnn.training.build import check_before_training
 from selfish_rnn.training.engine_choice import EngineChoice, choose_engine
 from selfish_rnn.training.evaluation import evaluate_splits
-from selfish_rnn.training.metrics import Listener
+from selfish_rnn.training.metrics import DivergedError, Listener
 from selfish_rnn.training.parallel import Ranks
 from selfish_rnn.training.saved_weights import restore
-from selfish_rnn.training.trainer import DivergedError, Trainer
+from selfish_rnn.training.trainer import Trainer
 
 
 class DivergedRunError(UserError):
@@ -141,6 +141,14 @@ class Run:
         model = self._model(self._weights(), len(self.vocabulary))
         model.vocabulary = self.vocabulary
         return model
+
+    def unfinished(self) -> str | None:
+        """Of which epoch the model is, in words, if the run has not come to its end."""
+        if self.folder.summary.exists():
+            return None
+        _, about = load_tensors(self.folder.model)
+        epochs = f"of epoch {about['epoch']} of {self.experiment.epochs}" if "epoch" in about else "of its first epochs"
+        return f"the run in {self.folder.path} is not finished: this is its best model so far, {epochs}"
 
     def _weights(self) -> dict[str, Tensor]:
         return self.folder.read_model(identity(self.experiment))

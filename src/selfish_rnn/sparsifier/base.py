@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
+from selfish_rnn.errors import shown
 from selfish_rnn.sparsifier.hooks import HookListener, Hooks
 from selfish_rnn.sparsifier.weights import SparseWeight, TrainedWeight
 from selfish_rnn.text import aligned
@@ -156,6 +158,20 @@ def refuse_missing(state: Mapping[str, Any], keys: Sequence[str], what: str) -> 
     missing = sorted(set(keys) - state.keys())
     if missing:
         raise ValueError(f"this is not the state of {what}: it has no {', '.join(missing)}")
+
+
+def saved_rewirings(state: Mapping[str, Any], own: int | None) -> int | None:
+    """How many rewirings the run of a saved state has; states of earlier versions do not say, and keep ``own``."""
+    saved = state.get("rewirings", own)
+    if saved is not None and (not isinstance(saved, int) or saved < 1):
+        raise ValueError(f"the saved rewirings must be a whole number of at least 1, got {shown(saved)}")
+    if saved != own:
+        warnings.warn(
+            f"the saved sparsifier was made with rewirings={saved}, this one with rewirings={own}: it goes on with "
+            f"{saved}, as it was saved; set sparsifier.rewirings afterwards to lengthen or shorten the run",
+            stacklevel=3,
+        )
+    return saved
 
 
 def _table(weights: Sequence[TrainedWeight]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -12,14 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from selfish_rnn.sparsifier.base import refuse_missing
-from selfish_rnn.sparsifier.beginning import check_start, saved_topologies, starting_topologies
+from selfish_rnn.sparsifier.base import refuse_missing, saved_rewirings
 from selfish_rnn.sparsifier.hooks import refuse_second_listener
-from selfish_rnn.sparsifier.keeping import TopologyKeeper
 from selfish_rnn.sparsifier.ranks import common_seed
 from selfish_rnn.sparsifier.rewiring.matrices import Matrices, Matrix, rewire_matrices
 from selfish_rnn.sparsifier.rewiring.plan import Plan
 from selfish_rnn.sparsifier.selection import Selector, choose_weights, warn_of_dense
+from selfish_rnn.sparsifier.starting_topologies import check_start, saved_topologies, starting_topologies
+from selfish_rnn.sparsifier.topology_keeper import TopologyKeeper
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.topology import Method, Rewiring, Schedule, prune, rewire
 from selfish_rnn.topology.methods import find_method, find_part
@@ -92,7 +93,6 @@ class Sparsifier(TopologyKeeper):
         check_start(sparsity, topology, masks)
         self.method = find_method(method)
         self._plan = Plan(self.method, find_part("schedule", schedule), prune_rate, rewirings, rewire_every)
-        self.rewirings, self.rewire_every = rewirings, rewire_every
         self.rewirings_done = 0
         self.steps_done = 0
         self._generator = torch.Generator().manual_seed(common_seed() if seed is None else seed)
@@ -154,6 +154,20 @@ class Sparsifier(TopologyKeeper):
     def at_target(self) -> bool:
         """Whether the network is as sparse as it is to be; a method that prunes comes to that late in the run."""
         return self.target_weights == self._target_after(self.rewirings or 0)
+
+    @property
+    def rewirings(self) -> int | None:
+        """How many rewirings the run has; another number lengthens or shortens the schedule."""
+        return self._plan.rewirings
+
+    @rewirings.setter
+    def rewirings(self, rewirings: int | None) -> None:
+        self._plan = replace(self._plan, rewirings=rewirings)
+
+    @property
+    def rewire_every(self) -> int | None:
+        """After how many optimizer steps it rewires by itself, if it does."""
+        return self._plan.rewire_every
 
     @property
     def prune_rate(self) -> float:
@@ -230,6 +244,7 @@ class Sparsifier(TopologyKeeper):
         collected = {weight.name: weight.collected_gradient() for weight in self.weights if weight.has_gradient}
         return {
             **({"gradients": collected} if collected else {}),
+            "rewirings": self.rewirings,
             "rewirings_done": self.rewirings_done,
             "steps_done": self.steps_done,
             "last_rewired_fraction": self.last_rewired_fraction,
@@ -242,7 +257,8 @@ class Sparsifier(TopologyKeeper):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a saved topology; it must be of the same matrices with the same number of weights.
 
-        Weights that were loaded before keep their values where they are in it.
+        Weights that were loaded before keep their values where they are in it. The saved number of ``rewirings`` is
+        taken over with the rest, as schedulers of torch do; a warning says so where it is another one.
         """
         refuse_missing(state, STATE_KEYS, "a sparsifier")
         if state["parts"].keys() != self._part_state.keys():
@@ -250,11 +266,13 @@ class Sparsifier(TopologyKeeper):
                 f"the saved state is of another method than {self.method.name!r}: its parts keep other things"
             )
         topologies = saved_topologies(self.weights, state["masks"], state["shapes"])
+        own, self.rewirings = self.rewirings, saved_rewirings(state, self.rewirings)
         count = sum(topology.count for topology in topologies)
         promised = self._target_after(state["rewirings_done"])
         if self._topology_given:  # weights that have just grown were not counted among the non-zeros
             self._counts = self._matrices.counts(topologies)
         elif count != promised:
+            self.rewirings = own
             raise ValueError(f"the saved topology has {count} weights, this sparsifier's settings give {promised}")
         for weight, topology in zip(self.weights, topologies, strict=True):
             weight.load_topology(topology)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 
 import torch
 
@@ -30,6 +31,14 @@ def build_network(experiment: Experiment, vocabulary: int, rewirings: int) -> tu
     model = model.to(experiment.device)
     sparsifier = _build_sparsifier(experiment, model, rewirings)
     return pack(model) if packed else model, sparsifier
+
+
+def planned_rewirings(experiment: Experiment, rows: int) -> int:
+    """How often a run on batches of so many rows rewires: after its epochs, or every so many of its updates."""
+    if experiment.rewire_every is None:
+        return experiment.epochs
+    updates = experiment.epochs * math.ceil((rows - 1) / experiment.window)
+    return max(updates // experiment.rewire_every, 1)
 
 
 def _build_sparsifier(experiment: Experiment, model: LanguageModel, rewirings: int) -> SparseTraining:

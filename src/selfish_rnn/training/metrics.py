@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from torch.optim import Optimizer
 
 from selfish_rnn.sparsifier import SparseTraining
 from selfish_rnn.training.evaluation import perplexity
+from selfish_rnn.training.saved_weights import named_tensors
 
 if TYPE_CHECKING:
     from selfish_rnn.training.trainer import Trainer
@@ -138,27 +138,53 @@ class Listener:
         """Something happened that a person may want to know."""
 
 
-def spoilt_gradient(model: nn.Module) -> str | None:
-    """The name of the first weight whose gradient is not all numbers."""
-    return _first_spoilt((name, weight.grad) for name, weight in model.named_parameters() if weight.grad is not None)
+class DivergedError(RuntimeError):
+    """A loss, gradient, weight or average is no number any more."""
+
+
+def spoilt_gradient(model: nn.Module) -> str:
+    """What is wrong with a gradient whose norm is no number: the first weight where it has others, or its size."""
+    held = [(weight, weight.grad) for weight in model.parameters() if weight.grad is not None]
+    found = _first_spoilt([gradient for _, gradient in held])
+    if found is None:
+        return "the norm of the gradient is infinite"
+    return f"the gradient of {_name(model, held[found][0])} has entries that are no numbers"
 
 
 def spoilt_weight(model: nn.Module, optimizer: Optimizer) -> str | None:
-    """The name of the first weight that is not all numbers, or of which the optimizer remembers something else."""
-    weights = dict(model.named_parameters())
-    remembered = (
-        (f"{key} of {name}", value)
-        for name, weight in weights.items()
+    """The name of the first weight that is not all numbers, or of which the optimizer remembers something else.
+
+    Looked for after every update, so names are made up only for what is found.
+    """
+    held = [(weight, "", weight) for group in optimizer.param_groups for weight in group["params"]]
+    held += [
+        (weight, f"{key} of ", value)
+        for weight, _, _ in held
         for key, value in optimizer.state.get(weight, {}).items()
         if isinstance(value, Tensor) and value.is_floating_point()
-    )
-    return _first_spoilt(itertools.chain(weights.items(), remembered))
+    ]
+    found = _first_spoilt([tensor for _, _, tensor in held])
+    if found is None:
+        return None
+    weight, what, _ = held[found]
+    return what + _name(model, weight)
 
 
 @torch.no_grad()
-def _first_spoilt(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
-    # A sum is no number if an entry is none, and takes no memory as isfinite would; large entries may spoil it alone.
-    for name, tensor in tensors:
-        if not math.isfinite(float(tensor.sum())) and not bool(tensor.isfinite().all()):
-            return name
+def _first_spoilt(tensors: Sequence[Tensor]) -> int | None:
+    """The place of the first tensor that is not all numbers.
+
+    A sum is no number if an entry is none, and takes no memory as ``isfinite`` would; large entries may spoil it, too,
+    and are looked at one by one. All sums are asked for before the first is read: a GPU is waited for once.
+    """
+    for place, total in enumerate([tensor.sum() for tensor in tensors]):
+        if not math.isfinite(float(total)) and not bool(tensors[place].isfinite().all()):
+            return place
     return None
+
+
+def _name(model: nn.Module, weight: Tensor) -> str:
+    """The name of a weight, in a packed model that of its matrix."""
+    return next(
+        name for name, held in named_tensors(model) if weight is (held if isinstance(held, Tensor) else held.values)
+    )

@@ -19,9 +19,10 @@ from selfish_rnn.optim import AveragedSGD
 from selfish_rnn.sparsifier.ranks import refuse_parted_ranks
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.system import give_back_freed_memory
-from selfish_rnn.training.build import build_network
+from selfish_rnn.training.build import build_network, planned_rewirings
 from selfish_rnn.training.evaluation import evaluate, perplexity
 from selfish_rnn.training.metrics import (
+    DivergedError,
     EpochRecord,
     Listener,
     StepReport,
@@ -44,10 +45,6 @@ from selfish_rnn.training.state import Clock, TrainState
 from selfish_rnn.training.windows import batched, draw_length, window_at
 
 
-class DivergedError(RuntimeError):
-    """A loss or gradient is no number any more; the weights are those before the update that would have spoilt them."""
-
-
 class Trainer:
     """Trains one model as an experiment says, and can be continued from any pause.
 
@@ -65,9 +62,12 @@ class Trainer:
         self.listeners = listeners
         self.ranks = Ranks.here()
         self.rows = batched(corpus.train, experiment.batch_size).to(experiment.device)
-        self.model, self.sparsifier = build_network(experiment, len(corpus.vocabulary), self._planned_rewirings())
+        rewirings = planned_rewirings(experiment, len(self.rows))
+        self.model, self.sparsifier = build_network(experiment, len(corpus.vocabulary), rewirings)
         self.optimizer = build_optimizer(experiment.optimizer, self.model.parameters())
         self._averaged = self.optimizer if isinstance(self.optimizer, AveragedSGD) else None
+        # Torch tells an optimizer's own hooks before the sparsifier's, which may rewire by these weights.
+        self.optimizer.register_step_post_hook(lambda *_: self.check_finite(self.state.step + 1))
         self.sparsifier.track(self.optimizer)
         self.learning_rate = LearningRate(experiment.optimizer)
         self.state = TrainState()
@@ -75,13 +75,6 @@ class Trainer:
         self._parts = BatchParts(experiment, self.ranks, self.model.initial_state)
         self._clock = Clock()
         give_back_freed_memory()  # of building
-
-    def _planned_rewirings(self) -> int:
-        experiment = self.experiment
-        if experiment.rewire_every is None:
-            return experiment.epochs
-        steps = experiment.epochs * math.ceil((len(self.rows) - 1) / experiment.window)
-        return max(steps // experiment.rewire_every, 1)
 
     # The loop
 
@@ -92,8 +85,11 @@ class Trainer:
         refuse_parted_ranks(self.sparsifier.sparse_weights)
         self._tell(lambda listener: listener.on_start(self))
         while not self.state.finished:
-            self._train_epoch()
-            self._end_epoch()
+            try:
+                self._train_epoch()
+                self._end_epoch()
+            except FloatingPointError as error:  # of a rewiring, which goes by gradients that no weight has yet
+                raise DivergedError(f"{str(error).partition(':')[0]} after update {self.state.step}") from error
             self._tell(lambda listener: listener.on_pause(self))
             give_back_freed_memory()
 
@@ -148,20 +144,20 @@ class Trainer:
         if not math.isfinite(total):
             raise DivergedError(f"the training loss became {total} at update {self.state.step + 1}")
         largest = math.inf if experiment.clip is None else experiment.clip
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), largest))
-        if not math.isfinite(norm):  # found before it gets into the weights, and with them into a checkpoint
-            first = spoilt_gradient(self.model)
-            of = f", first in {first}" if first else ""
-            raise DivergedError(f"the norm of the gradient became {norm} at update {self.state.step + 1}{of}")
+        try:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), largest, error_if_nonfinite=True)
+        except RuntimeError as error:  # raised before any gradient is clipped, by what would spoil them all
+            raise DivergedError(f"{spoilt_gradient(self.model)} at update {self.state.step + 1}") from error
         self.learning_rate.apply(self.optimizer, scale if experiment.variable_window else 1.0)
         self.optimizer.step()
         return total
 
-    def check_finite(self) -> None:
-        """Whether all weights, and what the optimizer remembers of them, averages among it, are numbers."""
+    def check_finite(self, update: int) -> None:
+        """Refuse weights, averages and whatever else the optimizer remembers that are no numbers; all ranks agree."""
         first = spoilt_weight(self.model, self.optimizer)
-        if first is not None:
-            raise DivergedError(f"{first} has entries that are no numbers after update {self.state.step}")
+        if self.ranks.any(first is not None)[0]:
+            names = [name for name in self.ranks.gather([first]) if name is not None]
+            raise DivergedError(f"{names[0]} has entries that are no numbers after update {update}")
 
     def _end_epoch(self) -> None:
         state, experiment = self.state, self.experiment
@@ -267,7 +263,8 @@ class Trainer:
     @property
     def _stateful_weights(self) -> Sequence[SparseWeight]:
         """Those of which the optimizer remembers nothing that matters where no weight exists."""
-        return [] if self.sparsifier.method.signal == "momentum" else self.sparsifier.sparse_weights
+        signal = self.sparsifier.method.signal
+        return [] if signal is not None and signal.kept_by_optimizer else self.sparsifier.sparse_weights
 
     def weights(self) -> dict[str, Tensor]:
         """The weights as they are saved: the same from either engine, each matrix with its mask."""

@@ -7,6 +7,7 @@ from typing import TypeVar
 from torch import nn
 
 from selfish_rnn.engine.conversions.replaced import mark_replaced
+from selfish_rnn.engine.inference.quantized_weight import quantized_weights
 from selfish_rnn.engine.packed_sparse_weight import PackedSparseWeight
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.packing import sparsifiers, tell_sparsifiers
@@ -26,7 +27,15 @@ def unpack(model: Model) -> Model:
 
     The model is changed in place, and returned; one that is itself a packed module gives way as a whole. A sparsifier
     goes on with masked weights, unless an optimizer has made steps: then unpack a deep copy, or ``detach()`` it first.
+    A model of which weights are int8 (:func:`~selfish_rnn.engine.quantize`) is refused, and not changed.
     """
+    whole_numbers = quantized_weights(model)
+    if whole_numbers:
+        raise ValueError(
+            f"{', '.join(whole_numbers)} of this model are int8, and have no ordinary form to go back to: unpack the "
+            "model they were made from, or, for ordinary modules with the rounded weights, "
+            'unpack(quantize(copy.deepcopy(model), arithmetic="float32")) of that model'
+        )
     ruling = sparsifiers(model)
     if any(sparsifier._optimizers for sparsifier in ruling):
         raise RuntimeError(

@@ -6,6 +6,8 @@ compiled programs are as safe.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -28,9 +30,32 @@ def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
         if hasattr(registered, "register_autocast"):  # since torch 2.7
             registered.register_autocast("cpu", torch.float32)
         registered.direct = function
+        register_fake = registered.register_fake
+        registered.register_fake = lambda fake: register_fake(_of_one_device(function, fake))
         return registered
 
     return register
+
+
+def _of_one_device(function: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
+    """What takes the place of an operator for tensors without memory, and refuses those that have some.
+
+    Torch calls it as soon as one tensor is on ``meta``, and would take what it returns for computed.
+    """
+
+    @functools.wraps(fake)
+    def checked(*arguments: Any) -> Any:
+        devices: dict[str, str] = {}
+        for name, argument in zip(inspect.signature(function).parameters, arguments, strict=True):
+            for tensor in argument if isinstance(argument, list) else [argument]:
+                if isinstance(tensor, Tensor):
+                    devices.setdefault(tensor.device.type, name)
+        if "meta" in devices and len(devices) > 1:
+            where = " and ".join(f"{name} on {device}" for device, name in devices.items())
+            raise TypeError(f"{function.__name__} takes tensors of one device, not {where}: move them together")
+        return fake(*arguments)
+
+    return checked
 
 
 def refuse_second_derivative(ctx: Any, *gradients: Tensor | None) -> NoReturn:
