@@ -136,35 +136,45 @@ def run(case: str) -> dict[str, Any]:
     }
 
 
-RULES = ("zero", "matrix", "row", "age")
+RULES = {
+    "zero": "zero",
+    "matrix": "mean of the matrix",
+    "row": "mean of the row",
+    "age": "own step count",
+}
+OPTIMIZERS = {
+    "adam-0.0": "Adam, betas (0, 0.999), the paper's",
+    "adam-0.9": "Adam, betas (0.9, 0.999)",
+    "adamw-0.0": "AdamW (decay 0.01), betas (0, 0.999)",
+    "adamw-0.9": "AdamW (decay 0.01), betas (0.9, 0.999)",
+}
 
 
-def table(folder: Path) -> None:
-    """Test perplexities in Markdown: of the rules under each optimizer, and of the methods; means, and every seed."""
+def tables(folder: Path) -> tuple[list[str], list[str]]:
+    """Test perplexities as rows of Markdown: of the rules under each optimizer, and of the methods; mean, every seed."""
     found: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
     for line in (folder / "runs.jsonl").read_text().splitlines():
         record = json.loads(line)
         name, beta, rest = record["case"].split("-", 2)
         method, rule, seed = rest.rsplit("-", 2)
-        found[f"{name} ({beta}, 0.999)", method, rule][seed] = record["test_perplexity"]
+        found[f"{name}-{beta}", method, rule][seed] = record["test_perplexity"]
 
     def cell(*of: str) -> str:
         values = [value for _, value in sorted(found.get(of, {}).items())]
         each = f" ({', '.join(f'{value:.1f}' for value in values)})" if len(values) > 1 else ""
         return f"{statistics.mean(values):.2f}{each}" if values else "-"
 
-    def row(*cells: str) -> None:
-        print("|", " | ".join(cells), "|")
+    def row(*cells: str) -> str:
+        return f"| {' | '.join(cells)} |"
 
-    row("Selfish", *RULES, "nothing grown: static")
-    row(*["---"] * (len(RULES) + 2))
-    for optimizer in sorted({key[0] for key in found}):
-        row(optimizer, *(cell(optimizer, "selfish", rule) for rule in RULES), cell(optimizer, "static", "matrix"))
-    print()
-    row("adam (0.0, 0.999)", "zero", "matrix")
-    row(*["---"] * 3)
-    for method in (*GROWING, *NOT_GROWING):
-        row(method, *(cell("adam (0.0, 0.999)", method, rule) for rule in RULES[:2]))
+    rules = [row("", *RULES.values(), "static topology"), row(*["---"] * (len(RULES) + 2))]
+    for key, label in OPTIMIZERS.items():
+        rules.append(row(label, *(cell(key, "selfish", rule) for rule in RULES), cell(key, "static", "matrix")))
+    first = next(iter(OPTIMIZERS))
+    methods = [row(OPTIMIZERS[first], "before: zero", "after: mean of the matrix"), row(*["---"] * 3)]
+    methods += [row(method, cell(first, method, "zero"), cell(first, method, "matrix")) for method in GROWING]
+    methods += [row(method, "the same", cell(first, method, "matrix")) for method in NOT_GROWING]
+    return rules, methods
 
 
 if __name__ == "__main__":
@@ -177,7 +187,7 @@ if __name__ == "__main__":
     if given.list:
         print("\n".join(cases()))
     elif given.table is not None:
-        table(given.table)
+        print("\n\n".join("\n".join(rows) for rows in tables(given.table)))
     elif given.out is None:
         sys.exit("--out says where the results go")
     else:

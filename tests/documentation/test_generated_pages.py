@@ -23,6 +23,13 @@ def test_the_configuration_page_is_up_to_date() -> None:
     assert script["page"]() == (DOCS / "configuration.md").read_text(), "run python docs/making/configuration.py"
 
 
+def test_the_tables_of_grown_weights_are_up_to_date() -> None:
+    script = runpy.run_path(str(ROOT / "benchmarks" / "grown_weights.py"))
+    page = (DOCS / "own-model.md").read_text()
+    for rows in script["tables"](ROOT / "results" / "grown-weights"):
+        assert "\n".join(rows) in page, "python benchmarks/grown_weights.py --table results/grown-weights"
+
+
 def find(name: str) -> Any:
     """The object of a name such as ``topology.removal.remove``, of a module or of what is in it."""
     words = name.split(".")
