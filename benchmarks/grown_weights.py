@@ -151,7 +151,7 @@ OPTIMIZERS = {
 
 
 def tables(folder: Path) -> tuple[list[str], list[str]]:
-    """Test perplexities as rows of Markdown: of the rules under each optimizer, and of the methods; mean, every seed."""
+    """Test perplexities as rows of Markdown: of the rules by optimizer, and of the methods; mean and every seed."""
     found: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
     for line in (folder / "runs.jsonl").read_text().splitlines():
         record = json.loads(line)
