@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.runs.topologies import TopologyHistory
+from selfish_rnn.system import give_back_reused_memory
 from selfish_rnn.topology import Rewiring, Topology
 from selfish_rnn.training.metrics import EpochRecord, Listener, StepReport
 from selfish_rnn.training.trainer import Trainer
@@ -53,3 +54,6 @@ class TopologyRecorder(Listener):
                     before = Topology.from_saved(self._known[weight.name], after.shape, after.gates)
                     recording.add(weight.name, Rewiring.between(before, after))
                     self._known[weight.name] = saved
+                    del before
+                del after, saved
+                give_back_reused_memory()

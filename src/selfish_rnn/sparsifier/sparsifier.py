@@ -28,6 +28,7 @@ from selfish_rnn.sparsifier.ranks import common_seed, refuse_parted_ranks, renew
 from selfish_rnn.sparsifier.scores import DenseScores
 from selfish_rnn.sparsifier.selection import Selector, choose_weights, warn_of_dense
 from selfish_rnn.sparsifier.weights import SparseWeight
+from selfish_rnn.system import give_back_reused_memory
 from selfish_rnn.topology import Method, Rewiring, Schedule, prune, rewire
 from selfish_rnn.topology.methods import find_method, find_part
 
@@ -228,13 +229,16 @@ class Sparsifier(SparseTraining):
             before = self.active_weights
             sizes = [weight.parameter.numel() for weight in thawed]
             optimizers = [each for each in self._optimizers if not self._scores.is_momentum_of(each)]
-            removed = 0
-            for matrix, rewiring in zip(matrices, self._rewirings(matrices, rate), strict=True):
+            removed, rewirings = 0, self._rewirings(matrices, rate)
+            for matrix in matrices:
+                rewiring = next(rewirings)  # zip would hold on to the one before
                 matrix.rewire(rewiring, optimizers)
                 if not self._scores.in_momentum():
                     for weight in matrix.parts:
                         weight.mask_gradient()
                 removed += int(rewiring.removed.sum())
+                del rewiring
+                give_back_reused_memory()
             self.last_rewired_fraction = removed / before
             refuse_parted_ranks(thawed)
             parameters = zip((weight.parameter for weight in thawed), sizes, strict=True)

@@ -18,7 +18,8 @@ from selfish_rnn.models.regularisers import activation_penalty, temporal_activat
 from selfish_rnn.optim import AveragedSGD
 from selfish_rnn.sparsifier.ranks import refuse_parted_ranks
 from selfish_rnn.sparsifier.weights import SparseWeight
-from selfish_rnn.system import give_back_freed_memory
+from selfish_rnn.system import giving_back_freed_memory
+from selfish_rnn.topology.redistribution import REDISTRIBUTIONS
 from selfish_rnn.training.build import build_network
 from selfish_rnn.training.evaluation import evaluate, perplexity
 from selfish_rnn.training.metrics import (
@@ -43,6 +44,12 @@ from selfish_rnn.training.saved_weights import (
 from selfish_rnn.training.state import Clock, TrainState
 from selfish_rnn.training.windows import batched, draw_length, window_at
 
+_WITHOUT_GRADIENTS = (
+    None,
+    *(REDISTRIBUTIONS[name].quotas for name in ("matrix", "gate", "gates-equal", "gates-by-magnitude")),
+)
+"""How freed weights are divided without a look at gradients; a redistribution of one's own may look."""
+
 
 class DivergedError(RuntimeError):
     """A loss or gradient is no number any more; the weights are those before the update that would have spoilt them."""
@@ -57,6 +64,7 @@ class Trainer:
     :meth:`run` and :meth:`state_dict` together, and have the same weights after every update.
     """
 
+    @giving_back_freed_memory()
     def __init__(self, experiment: Experiment, corpus: Corpus, *listeners: Listener) -> None:
         if experiment.threads is not None:
             torch.set_num_threads(experiment.threads)
@@ -74,7 +82,6 @@ class Trainer:
         self._window_lengths = torch.Generator().manual_seed(experiment.seed)
         self._parts = BatchParts(experiment, self.ranks, self.model.initial_state)
         self._clock = Clock()
-        give_back_freed_memory()  # of building
 
     def _planned_rewirings(self) -> int:
         experiment = self.experiment
@@ -90,12 +97,11 @@ class Trainer:
         self._clock = Clock(self.state.seconds)
         self._parts.refuse_uneven()
         refuse_parted_ranks(self.sparsifier.sparse_weights)
-        self._tell(lambda listener: listener.on_start(self))
+        with giving_back_freed_memory():
+            self._tell(lambda listener: listener.on_start(self))
         while not self.state.finished:
             self._train_epoch()
             self._end_epoch()
-            self._tell(lambda listener: listener.on_pause(self))
-            give_back_freed_memory()
 
     def _train_epoch(self) -> None:
         state, experiment = self.state, self.experiment
@@ -167,11 +173,12 @@ class Trainer:
         state, experiment = self.state, self.experiment
         averaging, learning_rate = self._averaged is not None and self._averaged.averaging, self.learning_rate.value
         epoch = state.epoch + 1
+        if not self._rewires_by_gradients:
+            self.optimizer.zero_grad(set_to_none=True)
         valid_loss, network, large = self._validate(epoch)
         if self._averaged is not None and self._averaged.observe(valid_loss):
             self._note(f"averaging starts after epoch {epoch}")
         self.learning_rate.validated(epoch, valid_loss)
-        give_back_freed_memory()  # of the updates: a rewiring needs blocks of other sizes
         self._rewire()
         self.optimizer.zero_grad(set_to_none=True)
         if epoch in experiment.restart_at and self._averaged is not None:
@@ -202,11 +209,13 @@ class Trainer:
             epochs=experiment.epochs,
             seconds_left=self._seconds_left(),
         )
-        self._tell(lambda listener: listener.on_epoch(record))
+        with giving_back_freed_memory():
+            self._tell(lambda listener: listener.on_epoch(record))
+            self._tell(lambda listener: listener.on_pause(self))
 
     def _validate(self, epoch: int) -> tuple[float, dict[str, Any], dict[str, int]]:
         """The validation loss of what is evaluated, averages if there are any, and a description of that network."""
-        state, experiment = self.state, self.experiment
+        experiment = self.experiment
         averages = self._averaged.averaged() if self._averaged is not None else contextlib.nullcontext()
         with averages, self.sparsifier.thresholded():
             loss = evaluate(
@@ -218,15 +227,27 @@ class Trainer:
             )
             if not math.isfinite(perplexity(loss)):
                 raise DivergedError(f"the validation loss became {loss:g} after epoch {epoch}")
-            network = describe(self.sparsifier)
-            if self.sparsifier.at_target and not state.settled:
-                # Networks that are not yet as sparse as promised do not compete with those that are.
-                state.settled, state.best_valid_loss = True, math.inf
-            if loss < state.best_valid_loss:
-                state.best_valid_loss, state.best_epoch, state.best = loss, epoch, network
-                self._tell(lambda listener: listener.on_best(self))
-            return loss, network, large_weights(self.sparsifier)
+            return loss, *self._validated(epoch, loss)
 
+    @giving_back_freed_memory()
+    def _validated(self, epoch: int, loss: float) -> tuple[dict[str, Any], dict[str, int]]:
+        """A description of the network that was evaluated, which the listeners are told of if it is the best."""
+        state, network = self.state, describe(self.sparsifier)
+        if self.sparsifier.at_target and not state.settled:
+            # Networks that are not yet as sparse as promised do not compete with those that are.
+            state.settled, state.best_valid_loss = True, math.inf
+        if loss < state.best_valid_loss:
+            state.best_valid_loss, state.best_epoch, state.best = loss, epoch, network
+            self._tell(lambda listener: listener.on_best(self))
+        return network, large_weights(self.sparsifier)
+
+    @property
+    def _rewires_by_gradients(self) -> bool:
+        """Whether a rewiring may look at the gradients of the last update; else they only take memory until then."""
+        method = self.sparsifier.method
+        return method.signal is not None or method.redistribution.quotas not in _WITHOUT_GRADIENTS
+
+    @giving_back_freed_memory()
     def _rewire(self) -> None:
         """Rewire at the end of an epoch, if that is when this experiment does; the number of weights is as promised."""
         if self.experiment.rewire_every is None:
