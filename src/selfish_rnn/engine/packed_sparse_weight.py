@@ -44,12 +44,11 @@ class PackedSparseWeight(SparseWeight):
     def existing(self, score: Callable[[], Tensor] | None = None) -> ActiveWeights:
         positions, places = self.packed.sorted()
         gradient = self.parameter.grad
-        return ActiveWeights(
-            Topology(self.shape, self.gates, positions),
-            self.parameter.detach()[places],
-            None if gradient is None else gradient[places],
-            score,
-        )
+        values = self.parameter.detach()[places]
+        gradients = None if gradient is None else gradient[places]
+        del places
+        give_back_reused_memory()
+        return ActiveWeights(Topology(self.shape, self.gates, positions), values, gradients, score)
 
     def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
         # The index is a new one, and what was collected is known by the old.

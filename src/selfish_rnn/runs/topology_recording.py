@@ -52,8 +52,11 @@ class TopologyRecorder(Listener):
                 saved = after.to_saved()
                 if not torch.equal(saved, self._known[weight.name]):
                     before = Topology.from_saved(self._known[weight.name], after.shape, after.gates)
-                    recording.add(weight.name, Rewiring.between(before, after))
+                    give_back_reused_memory()
+                    rewiring = Rewiring.between(before, after)
+                    give_back_reused_memory()
+                    recording.add(weight.name, rewiring, after)
                     self._known[weight.name] = saved
-                    del before
+                    del before, rewiring
                 del after, saved
                 give_back_reused_memory()

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.corpora import Corpus
+from selfish_rnn.engine.library import forget_workspace
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import detach
 from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
@@ -227,6 +228,7 @@ class Trainer:
             )
             if not math.isfinite(perplexity(loss)):
                 raise DivergedError(f"the validation loss became {loss:g} after epoch {epoch}")
+            forget_workspace()
             return loss, *self._validated(epoch, loss)
 
     @giving_back_freed_memory()
