@@ -9,12 +9,14 @@ import platform
 import re
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_TRIM_THRESHOLD = -1
-_MMAP_MAX = -4
-_LARGEST = 2**31 - 1
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
+_KEPT = {_TRIM_THRESHOLD: 2**31 - 1, _MMAP_MAX: 0}
+_GIVEN_BACK = {_TRIM_THRESHOLD: 128 * 1024, _MMAP_MAX: 65536}
+"""Settings of glibc's malloc; the latter are those it starts with."""
 _MIB = 2**20
 _STATISTICS = Path("/proc/stat")
 
@@ -26,11 +28,51 @@ def keep_freed_memory() -> None:
     its pages again, which a network with a large vocabulary feels. The setting is the process's, so it is for a
     program that trains, not for a library; elsewhere it does nothing.
     """
+    _Freed.kept = True
+    _set_malloc(_KEPT)
+
+
+class _Freed:
+    """What the process does with freed memory: whether it keeps it, and whether it does so only at other times."""
+
+    kept = False
+    given_back = False
+
+
+def _set_malloc(settings: dict[int, int]) -> None:
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):  # another C library
             mallopt = ctypes.CDLL(None).mallopt
-            mallopt(_MMAP_MAX, 0)
-            mallopt(_TRIM_THRESHOLD, _LARGEST)
+            for name, value in settings.items():
+                mallopt(name, value)
+
+
+@contextlib.contextmanager
+def giving_back_freed_memory() -> Iterator[None]:
+    """Inside this block, or a function that it decorates, nothing is kept, whatever :func:`keep_freed_memory` said.
+
+    For what is done seldom, as rewiring or saving: its blocks are of sizes that no update asks for, and kept ones would
+    add up to what the process takes at most. What was freed before stays the C library's, and is used first: see
+    :func:`give_back_reused_memory`.
+    """
+    if not _Freed.kept or _Freed.given_back:
+        yield
+        return
+    _Freed.given_back = True
+    _set_malloc(_GIVEN_BACK)
+    give_back_freed_memory()
+    try:
+        yield
+    finally:
+        give_back_freed_memory()
+        _set_malloc(_KEPT)
+        _Freed.given_back = False
+
+
+def give_back_reused_memory() -> None:
+    """Between two matrices, in a block of :func:`giving_back_freed_memory`; elsewhere nothing happens."""
+    if _Freed.given_back:
+        give_back_freed_memory()
 
 
 def give_back_freed_memory() -> None:

@@ -222,6 +222,11 @@ def transposed_scratch(*values: Tensor) -> Tensor:
     return _kept_memory("transposed", max(map(len, values)))
 
 
+def forget_workspace() -> None:
+    """Free what operators keep to work in on this thread, for a time that has none; the next one asks for it anew."""
+    vars(_scratch).clear()
+
+
 def _kept_memory(purpose: str, floats: int) -> Tensor:
     memory: Tensor | None = getattr(_scratch, purpose, None)
     if memory is None or len(memory) < floats:

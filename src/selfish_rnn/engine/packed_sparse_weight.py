@@ -11,6 +11,7 @@ from torch.optim.optimizer import Optimizer
 from selfish_rnn.engine import dense_gradients
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.sparsifier.weights import SparseWeight
+from selfish_rnn.system import give_back_reused_memory
 from selfish_rnn.topology import ActiveWeights, GateLayout, Rewiring, Topology
 
 
@@ -43,16 +44,16 @@ class PackedSparseWeight(SparseWeight):
     def existing(self, score: Callable[[], Tensor] | None = None) -> ActiveWeights:
         positions, places = self.packed.sorted()
         gradient = self.parameter.grad
-        return ActiveWeights(
-            Topology(self.shape, self.gates, positions),
-            self.parameter.detach()[places],
-            None if gradient is None else gradient[places],
-            score,
-        )
+        values = self.parameter.detach()[places]
+        gradients = None if gradient is None else gradient[places]
+        del places
+        give_back_reused_memory()
+        return ActiveWeights(Topology(self.shape, self.gates, positions), values, gradients, score)
 
     def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
         # The index is a new one, and what was collected is known by the old.
         self.forget_gradient()
+        give_back_reused_memory()  # of choosing what goes and what comes
         self.packed.rewire(rewiring.removed_positions, rewiring.grown, optimizers)
 
     def collect_gradient(self) -> None:

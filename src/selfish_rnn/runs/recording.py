@@ -14,6 +14,7 @@ from selfish_rnn.runs.checkpoints import DamagedError
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.runs.logs import EventLog
 from selfish_rnn.runs.stop import Interrupted, StopRequest
+from selfish_rnn.system import giving_back_freed_memory
 from selfish_rnn.training.metrics import EpochRecord, Listener
 from selfish_rnn.training.parallel import Ranks
 from selfish_rnn.training.trainer import Trainer
@@ -46,8 +47,9 @@ class PauseKeeper(Listener):
         between_epochs = trainer.state.row == 0
         due, stopped = trainer.ranks.any(due, self._stop.requested)
         if due or between_epochs or stopped:
-            trainer.check_finite(trainer.state.step)  # what cannot be continued is not kept
-            self._save(trainer, trainer.state_dict())
+            with giving_back_freed_memory():
+                trainer.check_finite(trainer.state.step)  # what cannot be continued is not kept
+                self._save(trainer, trainer.state_dict())
             self._last_checkpoint = time.monotonic()
         if stopped and not trainer.state.finished:
             raise Interrupted

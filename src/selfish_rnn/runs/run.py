@@ -35,7 +35,7 @@ from selfish_rnn.runs.recording import PauseKeeper, RunRecorder
 from selfish_rnn.runs.stop import StopRequest
 from selfish_rnn.runs.topologies import TopologyHistory
 from selfish_rnn.runs.topology_recording import TopologyRecorder
-from selfish_rnn.system import give_back_freed_memory, peak_memory
+from selfish_rnn.system import giving_back_freed_memory, peak_memory
 from selfish_rnn.topology import Topology
 from selfish_rnn.training.build import check_before_training
 from selfish_rnn.training.engine_choice import EngineChoice, choose_engine
@@ -186,8 +186,8 @@ class Run:
             outcome = self._train(ranks, corpus, choice, *listeners)
             # The best model is another network than the last one, which is gone by now.
             gc.collect()
-            give_back_freed_memory()
-            best = self._model(ranks.from_first(self._weights), len(corpus.vocabulary))
+            with giving_back_freed_memory():
+                best = self._model(ranks.from_first(self._weights), len(corpus.vocabulary))
             summary = {**evaluate_splits(best, self.experiment, corpus, ranks), **outcome}
             summary["peak_memory_mib"] = peak_memory()
             if ranks.first:

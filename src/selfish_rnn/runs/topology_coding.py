@@ -30,14 +30,14 @@ class Recording:
         self._entries: list[dict[str, Any]] = []
         self._lists: list[bytes] = []
 
-    def add(self, name: str, rewiring: Rewiring) -> None:
-        """What a rewiring did to the matrix of this name."""
+    def add(self, name: str, rewiring: Rewiring, after: Topology | None = None) -> None:
+        """What a rewiring did to the matrix of this name, ``after`` which it is so; that is made if it is not given."""
         before = rewiring.before
         kept = before.positions.numpy()[false_indices(rewiring.removed).numpy()]
         removed = encode_subset(np.flatnonzero(rewiring.removed.numpy()), before.count)
         grown = encode_subset(ranks_of_places(rewiring.grown.numpy(), kept), before.size - len(kept))
         count = len(kept) + len(rewiring.grown)
-        entry = {"name": name, "count": count, "sum": topology_sum(rewiring.topology)}
+        entry = {"name": name, "count": count, "sum": topology_sum(after or rewiring.topology)}
         self._add({**entry, "removed": len(removed), "grown": len(grown)}, removed, grown)
 
     def add_whole(self, name: str, topology: Topology) -> None:

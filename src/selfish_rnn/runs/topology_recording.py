@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.runs.topologies import TopologyHistory
+from selfish_rnn.system import give_back_reused_memory
 from selfish_rnn.topology import Rewiring, Topology
 from selfish_rnn.training.metrics import EpochRecord, Listener, StepReport
 from selfish_rnn.training.trainer import Trainer
@@ -51,5 +52,11 @@ class TopologyRecorder(Listener):
                 saved = after.to_saved()
                 if not torch.equal(saved, self._known[weight.name]):
                     before = Topology.from_saved(self._known[weight.name], after.shape, after.gates)
-                    recording.add(weight.name, Rewiring.between(before, after))
+                    give_back_reused_memory()
+                    rewiring = Rewiring.between(before, after)
+                    give_back_reused_memory()
+                    recording.add(weight.name, rewiring, after)
                     self._known[weight.name] = saved
+                    del before, rewiring
+                del after, saved
+                give_back_reused_memory()

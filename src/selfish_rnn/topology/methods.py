@@ -146,6 +146,11 @@ class Method:
         return next(iter(self._signals().values()), None)
 
     @property
+    def looks_at_gradients(self) -> bool:
+        """Whether a rewiring looks at gradients of the last backward pass, of existing weights or of all positions."""
+        return self.signal is not None or (self.rewires and self.redistribution.gradients)
+
+    @property
     def sparse_backward(self) -> bool:
         """Whether nothing is ever computed or stored for weights that do not exist."""
         return not self.allocation.dense and self.signal is None

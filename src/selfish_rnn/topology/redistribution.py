@@ -16,8 +16,9 @@ from selfish_rnn.topology.topology import Span, Topology, mean_magnitude
 class AfterRemoval:
     """A matrix after removal: what stays (``topology`` and its weights) and how many weights are to be grown.
 
-    ``before`` is the topology before removal. ``gradients`` are those of the staying weights, where there are any.
-    With ``elsewhere`` growth keeps clear not only of the topology but also of what was removed just now.
+    ``before`` is the topology before removal. ``gradients`` are those of the staying weights, where they are asked for
+    and there are any. With ``elsewhere`` growth keeps clear not only of the topology but also of what was removed just
+    now.
     """
 
     topology: Topology
@@ -65,12 +66,14 @@ class Redistribution(Part):
 
     ``quotas(freed)`` says how many weights grow in which span of a matrix, as many as the matrix has lost;
     ``counts(matrices)`` says how many grow in each matrix of the network, anywhere in it. A redistribution over the
-    network may ask for a ``signal``, whose mean magnitude is then the score of each matrix.
+    network may ask for a ``signal``, whose mean magnitude is then the score of each matrix. With ``gradients``,
+    ``freed`` has those of the weights that stay, if there was a backward pass.
     """
 
     quotas: Callable[[AfterRemoval], list[Quota]] | None = None
     counts: Callable[[Sequence[MatrixCounts]], list[int]] | None = None
     signal: Signal | str | None = None
+    gradients: bool = False
 
     def __post_init__(self) -> None:
         if (self.quotas is None) == (self.counts is None):
@@ -148,7 +151,7 @@ REDISTRIBUTIONS = by_name(
     Redistribution("gate", same_gate),
     Redistribution("gates-equal", equal_gates),
     Redistribution("gates-by-magnitude", gates_by_magnitude),
-    Redistribution("gates-by-gradient", gates_by_gradient),
+    Redistribution("gates-by-gradient", gates_by_gradient, gradients=True),
     Redistribution("layers-by-survivors", counts=layers_by_survivors),
     Redistribution("layers-by-momentum", counts=layers_by_momentum, signal=Signal.MOMENTUM),
 )

@@ -152,7 +152,8 @@ class _Plan:
         matrix = self.network[index]()
         before, removed = matrix.topology, self._marks(index, matrix)
         staying = false_indices(removed)
-        gradients = None if matrix.gradients is None else matrix.gradients[staying]
+        asked = matrix.gradients if self.redistribution.gradients else None
+        gradients = None if asked is None else asked[staying]
         freed = AfterRemoval(before.without(removed), before, matrix.values[staying], gradients)
         if self.growth.elsewhere:
             freed = self._growing_elsewhere(freed)

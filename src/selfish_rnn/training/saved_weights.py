@@ -20,6 +20,7 @@ from selfish_rnn.engine.packed_weight import PackedWeight, packed_weights
 from selfish_rnn.engine.packing import put_packed
 from selfish_rnn.errors import UserError
 from selfish_rnn.sparsifier.weights import SparseWeight
+from selfish_rnn.system import give_back_reused_memory
 from selfish_rnn.topology import Topology
 
 MASK = ".mask"
@@ -49,6 +50,7 @@ def portable_weights(model: nn.Module, sparse: Sequence[SparseWeight]) -> dict[s
             weight = by_name[name]
             saved[name] = weight.gather(weight.parameter.detach())
             saved[name + MASK] = weight.topology.to_saved()
+            give_back_reused_memory()
         else:
             saved[name] = tensor.to_dense().detach()
     return saved

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.corpora import Corpus
+from selfish_rnn.engine.library import forget_workspace
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import detach
 from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
 from selfish_rnn.optim import AveragedSGD
 from selfish_rnn.sparsifier.ranks import refuse_parted_ranks
 from selfish_rnn.sparsifier.weights import SparseWeight
-from selfish_rnn.system import give_back_freed_memory
+from selfish_rnn.system import giving_back_freed_memory
 from selfish_rnn.training.build import build_network, planned_rewirings
 from selfish_rnn.training.evaluation import evaluate, perplexity
 from selfish_rnn.training.metrics import (
@@ -54,6 +55,7 @@ class Trainer:
     :meth:`run` and :meth:`state_dict` together, and have the same weights after every update.
     """
 
+    @giving_back_freed_memory()
     def __init__(self, experiment: Experiment, corpus: Corpus, *listeners: Listener) -> None:
         if experiment.threads is not None:
             torch.set_num_threads(experiment.threads)
@@ -74,7 +76,6 @@ class Trainer:
         self._window_lengths = torch.Generator().manual_seed(experiment.seed)
         self._parts = BatchParts(experiment, self.ranks, self.model.initial_state)
         self._clock = Clock()
-        give_back_freed_memory()  # of building
 
     # The loop
 
@@ -83,15 +84,14 @@ class Trainer:
         self._clock = Clock(self.state.seconds)
         self._parts.refuse_uneven()
         refuse_parted_ranks(self.sparsifier.sparse_weights)
-        self._tell(lambda listener: listener.on_start(self))
+        with giving_back_freed_memory():
+            self._tell(lambda listener: listener.on_start(self))
         while not self.state.finished:
             try:
                 self._train_epoch()
                 self._end_epoch()
             except FloatingPointError as error:  # of a rewiring, which goes by gradients that no weight has yet
                 raise DivergedError(f"{str(error).partition(':')[0]} after update {self.state.step}") from error
-            self._tell(lambda listener: listener.on_pause(self))
-            give_back_freed_memory()
 
     def _train_epoch(self) -> None:
         state, experiment = self.state, self.experiment
@@ -163,11 +163,12 @@ class Trainer:
         state, experiment = self.state, self.experiment
         averaging, learning_rate = self._averaged is not None and self._averaged.averaging, self.learning_rate.value
         epoch = state.epoch + 1
+        if not self.sparsifier.method.looks_at_gradients:  # they would only take memory until the rewiring
+            self.optimizer.zero_grad(set_to_none=True)
         valid_loss, network, large = self._validate(epoch)
         if self._averaged is not None and self._averaged.observe(valid_loss):
             self._note(f"averaging starts after epoch {epoch}")
         self.learning_rate.validated(epoch, valid_loss)
-        give_back_freed_memory()  # of the updates: a rewiring needs blocks of other sizes
         self._rewire()
         self.optimizer.zero_grad(set_to_none=True)
         if epoch in experiment.restart_at and self._averaged is not None:
@@ -198,11 +199,13 @@ class Trainer:
             epochs=experiment.epochs,
             seconds_left=self._seconds_left(),
         )
-        self._tell(lambda listener: listener.on_epoch(record))
+        with giving_back_freed_memory():
+            self._tell(lambda listener: listener.on_epoch(record))
+            self._tell(lambda listener: listener.on_pause(self))
 
     def _validate(self, epoch: int) -> tuple[float, dict[str, Any], dict[str, int]]:
         """The validation loss of what is evaluated, averages if there are any, and a description of that network."""
-        state, experiment = self.state, self.experiment
+        experiment = self.experiment
         averages = self._averaged.averaged() if self._averaged is not None else contextlib.nullcontext()
         with averages, self.sparsifier.thresholded():
             loss = evaluate(
@@ -214,15 +217,22 @@ class Trainer:
             )
             if not math.isfinite(perplexity(loss)):
                 raise DivergedError(f"the validation loss became {loss:g} after epoch {epoch}")
-            network = describe(self.sparsifier)
-            if self.sparsifier.at_target and not state.settled:
-                # Networks that are not yet as sparse as promised do not compete with those that are.
-                state.settled, state.best_valid_loss = True, math.inf
-            if loss < state.best_valid_loss:
-                state.best_valid_loss, state.best_epoch, state.best = loss, epoch, network
-                self._tell(lambda listener: listener.on_best(self))
-            return loss, network, large_weights(self.sparsifier)
+            forget_workspace()
+            return loss, *self._validated(epoch, loss)
 
+    @giving_back_freed_memory()
+    def _validated(self, epoch: int, loss: float) -> tuple[dict[str, Any], dict[str, int]]:
+        """A description of the network that was evaluated, which the listeners are told of if it is the best."""
+        state, network = self.state, describe(self.sparsifier)
+        if self.sparsifier.at_target and not state.settled:
+            # Networks that are not yet as sparse as promised do not compete with those that are.
+            state.settled, state.best_valid_loss = True, math.inf
+        if loss < state.best_valid_loss:
+            state.best_valid_loss, state.best_epoch, state.best = loss, epoch, network
+            self._tell(lambda listener: listener.on_best(self))
+        return network, large_weights(self.sparsifier)
+
+    @giving_back_freed_memory()
     def _rewire(self) -> None:
         """Rewire at the end of an epoch, if that is when this experiment does; the number of weights is as promised."""
         if self.experiment.rewire_every is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from selfish_rnn.sparsifier.ranks import refuse_parted_ranks, renew_reducers
 from selfish_rnn.sparsifier.registry import joined_gates
 from selfish_rnn.sparsifier.selection import Chosen
 from selfish_rnn.sparsifier.weights import SparseWeight
+from selfish_rnn.system import give_back_reused_memory
 from selfish_rnn.topology import ActiveWeights, GateLayout, Rewiring, Topology
 
 
@@ -115,7 +116,7 @@ class Matrices:
 
 
 def rewire_matrices(
-    matrices: Sequence[Matrix], rewirings: Iterable[Rewiring], optimizers: Sequence[Optimizer], dense_gradients: bool
+    matrices: Sequence[Matrix], rewirings: Iterator[Rewiring], optimizers: Sequence[Optimizer], dense_gradients: bool
 ) -> int:
     """Rewire matrices, the same way on every rank; how many weights went.
 
@@ -124,12 +125,15 @@ def rewire_matrices(
     weights = [weight for matrix in matrices for weight in matrix.parts]
     sizes = [weight.parameter.numel() for weight in weights]
     removed = 0
-    for matrix, rewiring in zip(matrices, rewirings, strict=True):
+    for matrix in matrices:
+        rewiring = next(rewirings)  # zip would hold on to the one before
         matrix.rewire(rewiring, optimizers)
         if not dense_gradients:
             for weight in matrix.parts:
                 weight.mask_gradient()
         removed += int(rewiring.removed.sum())
+        del rewiring
+        give_back_reused_memory()
     refuse_parted_ranks(weights)
     parameters = zip((weight.parameter for weight in weights), sizes, strict=True)
     renew_reducers([parameter for parameter, size in parameters if parameter.numel() != size])
