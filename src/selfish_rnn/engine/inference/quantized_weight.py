@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,9 @@ from selfish_rnn.topology import Topology
 
 MOST_COLUMNS = 65535
 """Of an int8 matrix: where a window begins takes 16 bits, and no sum overflows 31."""
+
+_LARGE_PAGE = 1 << 21
+"""The kernels ask the system for pages of so many bytes."""
 
 _SMALLEST = 1e-30
 """A row whose weights are all smaller has none."""
@@ -97,7 +101,7 @@ class QuantizedWeight(nn.Module):
         pointers = {name: address(tensor) for name, tensor in parts.items()}
         numbers = {"rows": rows, "columns": columns, "count": len(values), "together": self.together}
         weights = library.structures()["Int8Weights"](**numbers, **pointers)
-        windows = torch.empty(kernels.selfish_windows_bytes(ctypes.addressof(weights)), dtype=torch.uint8)
+        windows = _fresh_memory(kernels.selfish_windows_bytes(ctypes.addressof(weights)))
         kernels.selfish_windows_build(ctypes.addressof(weights), address(windows))
         self._windows, self._laid_out = windows, targets.in_use()
         _known.remember(windows, (self._laid_out, self.shape))
@@ -196,6 +200,17 @@ class QuantizedWeight(nn.Module):
             error_msgs.append(f"{prefix.removesuffix('.')}: {error}")
             return
         self._lay_out(positions, values, scale)
+
+
+def _fresh_memory(size: int) -> Tensor:
+    """Bytes that nothing was written to yet; where they have room for a large page they begin with one."""
+    if size < _LARGE_PAGE or not hasattr(mmap, "MAP_ANONYMOUS"):
+        return torch.empty(size, dtype=torch.uint8)
+    # What torch gives may have been in use before, in small pages.
+    memory = mmap.mmap(-1, size + _LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    room = torch.frombuffer(memory, dtype=torch.uint8)
+    begin = -room.data_ptr() % _LARGE_PAGE
+    return room[begin : begin + size]
 
 
 def rounded(shape: Sequence[int], positions: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "large_pages.hpp"
 #include "windows.hpp"
 
 namespace selfish {
@@ -93,6 +94,7 @@ struct WindowsPacking {
 
   void build(char* memory) const {
     const WindowsHeader made = header();
+    ask_large_pages(memory, made.bytes);
     std::memset(memory, 0, made.bytes);
     std::memcpy(memory, &made, sizeof made);
     std::memcpy(memory + made.offset[kFirst], first.data(), 4 * first.size());
