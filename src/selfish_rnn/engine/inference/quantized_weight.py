@@ -26,20 +26,30 @@ _SMALLEST = 1e-30
 """A row whose weights are all smaller has none."""
 
 _known = Known[tuple[int, tuple[int, int]]]()
-"""Of every matrix in windows that was laid out here: for which kernels, and its shape. Kernels follow no other."""
+"""Of every matrix in windows laid out or checked here: for which kernels, and of what shape. Others are refused."""
 
 
 def windows_shape(windows: Tensor) -> tuple[int, int]:
-    """Rows and columns of a matrix in windows, if a kernel may follow it: one that was laid out for those in use."""
-    laid_out, shape = _known.get(windows) or (None, (0, 0))
-    if laid_out is None:
-        raise ValueError(
-            "these bytes are no int8 matrix, or were changed since it was laid out: give weight.windows of a "
-            "QuantizedWeight"
-        )
+    """Rows and columns of a matrix in windows, if a kernel may follow it: one that is laid out for those in use.
+
+    What was not laid out here, such as a copy, is checked whole the first time, and again after it has changed.
+    """
+    laid_out, shape = _known.get(windows) or _checked(windows)
     if laid_out != targets.in_use():
         raise ValueError("this int8 matrix is laid out for other kernels than those in use: ask weight.windows anew")
     return shape
+
+
+def _checked(windows: Tensor) -> tuple[int, tuple[int, int]]:
+    plain = windows.layout == torch.strided and windows.dtype == torch.uint8 and windows.is_cpu and windows.ndim == 1
+    placed = plain and windows.is_contiguous() and len(windows) > 0 and windows.data_ptr() % 64 == 0
+    if placed and library.kernels().selfish_windows_valid(address(windows), len(windows)):
+        header = library.structures()["WindowsHeader"].from_address(windows.data_ptr())
+        return _known.remember(windows, (targets.in_use(), (header.rows, header.columns)))
+    raise ValueError(
+        "these bytes are no int8 matrix, or were changed since it was laid out: give weight.windows of a "
+        "QuantizedWeight"
+    )
 
 
 def quantized_weights(model: nn.Module) -> dict[str, QuantizedWeight]:

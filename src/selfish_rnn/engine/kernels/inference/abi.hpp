@@ -78,6 +78,8 @@ extern "C" {
 // How many bytes a matrix takes in windows, and the same written to memory that is aligned to 64 bytes.
 int64_t selfish_windows_bytes(const Int8Weights* weights);
 void selfish_windows_build(const Int8Weights* weights, char* memory);
+// Whether bytes from anywhere, aligned to 64, are a matrix that was laid out so for the kernels in use.
+int64_t selfish_windows_valid(const void* windows, int64_t bytes);
 // The inverse: first has rows + 1 places, the others as many as there are weights, scale one for each row.
 void selfish_windows_weights(const void* windows, int64_t* first, uint16_t* column, int8_t* value, float* scale);
 

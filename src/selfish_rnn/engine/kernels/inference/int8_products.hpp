@@ -26,6 +26,10 @@ inline int planes_for(const Int8Weights& weights) {
   return density > kDense ? 0 : density > kSparse ? kPlanes : kPlanes + 1;
 }
 
+inline bool has_planes(int64_t planes) {
+  return planes == 0 || planes == kPlanes || planes == kPlanes + 1 || (kHasBits && planes == kBits);
+}
+
 // Activations of one vector. What is not finite makes every result NaN; what is smaller than any weight can make count
 // is zero.
 struct Activations {
