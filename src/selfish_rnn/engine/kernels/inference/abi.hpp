@@ -34,6 +34,7 @@ struct Int8Weights {
 // A layer over a window: x is steps x batch x columns of the input matrix, h and c batch x hidden.
 struct Int8Layer {
   int64_t kind, steps, batch, hidden;  // kind: a CellKind
+  int64_t ahead;  // the inputs of so many steps are multiplied at once
   const void* input;
   const void* recurrent;
   const float* bias;
@@ -43,7 +44,7 @@ struct Int8Layer {
   const float* c_first;
   float* y;
   float* c_last;
-  float* input_sums;      // work: steps x batch x rows
+  float* input_sums;      // work: ahead x batch x rows
   float* recurrent_sums;  // work: batch x rows
 };
 

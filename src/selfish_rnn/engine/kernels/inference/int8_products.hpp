@@ -120,10 +120,11 @@ inline void multiply_groups(const Windows& windows, const Activations* x, int wa
       add_group<Planes>(windows, group, x, sum);
     const int32_t* row = windows.row + kHeight * group;
     const int64_t lanes = std::min<int64_t>(kHeight, windows.rows() - kHeight * group);
+    float add[kHeight] = {}, out[N][kHeight];
+    if (bias != nullptr)
+      for (int64_t lane = 0; lane < lanes; ++lane) add[lane] = bias[row[lane]];
     SELFISH_UNROLL for (int n = 0; n < N; ++n) {
-      if (n >= wanted) break;
       int32_t whole[kHeight];
-      float out[kHeight];
       put(whole, kSets == 2 ? both(sum[0][n], sum[1 % kSets][n]) : sum[0][n]);
       SELFISH_UNROLL for (int lane = 0; lane < kHeight; lane += 8) {
         I8 total, correction;
@@ -131,14 +132,11 @@ inline void multiply_groups(const Windows& windows, const Activations* x, int wa
         std::memcpy(&correction, windows.correction + kHeight * group + lane, sizeof correction);
         if (kOffset) total -= correction;
         const V8 scale = load<V8>(windows.scale + kHeight * group + lane) * x[n].scale;
-        store<V8>(out + lane, __builtin_convertvector(total, V8) * scale);
+        store<V8>(out[n] + lane, __builtin_convertvector(total, V8) * scale + load<V8>(add + lane));
       }
-      float* to = y + n * windows.rows();
-      if (bias == nullptr)
-        for (int64_t lane = 0; lane < lanes; ++lane) to[row[lane]] = out[lane];
-      else
-        for (int64_t lane = 0; lane < lanes; ++lane) to[row[lane]] = out[lane] + bias[row[lane]];
     }
+    for (int64_t lane = 0; lane < lanes; ++lane)  // rows lie anywhere in their stretch
+      for (int n = 0; n < wanted; ++n) y[n * windows.rows() + row[lane]] = out[n][lane];
   }
 }
 
