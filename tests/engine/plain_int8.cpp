@@ -107,7 +107,7 @@ void check_layer(int64_t kind, int64_t steps, int64_t batch, int64_t inputs, int
   const Floats bias = random_floats(rows), other = random_floats(rows), x = random_floats(steps * batch * inputs);
   Floats h = random_floats(state), c = random_floats(state), y(steps * state), c_last(state);
   Floats input_sums(steps * batch * rows), recurrent_sums(batch * rows), a(rows), b(rows), next(state);
-  Int8Layer layer{kind, steps, batch, hidden, w.windows, r.windows, bias.data(), other.data(), x.data(), h.data(),
+  Int8Layer layer{kind, steps, batch, hidden, 2, w.windows, r.windows, bias.data(), other.data(), x.data(), h.data(),
                   c.data(), y.data(), kind == kLstm ? c_last.data() : nullptr, input_sums.data(), recurrent_sums.data()};
   selfish_int8_layer(&layer);
   double difference = 0;

@@ -12,7 +12,7 @@ import torch
 from packed_cases import matrix, needs_kernels, packed
 from torch import Tensor
 
-from selfish_rnn.engine import QuantizedWeight
+from selfish_rnn.engine import QuantizedWeight, available
 from selfish_rnn.engine.inference import operators as int8
 from selfish_rnn.engine.inference.next_word import NextWord
 from selfish_rnn.engine.inference.program import NOWHERE, Program
@@ -42,7 +42,6 @@ def other_kernels() -> Iterator[Callable[[], None]]:
         lambda bytes: bytes[:160],
         lambda bytes: bytes[1:],
         lambda bytes: bytes[0],
-        torch.clone,
         torch.zeros_like,
         lambda bytes: bytes.float(),
         lambda bytes: bytes.to("meta"),
@@ -50,7 +49,7 @@ def other_kernels() -> Iterator[Callable[[], None]]:
         lambda bytes: torch.stack([bytes, bytes], 1)[:, 0],
     ],
 )
-def test_only_bytes_that_were_laid_out_here_are_followed(change: Callable[[Tensor], Tensor]) -> None:
+def test_only_bytes_that_are_a_matrix_are_followed(change: Callable[[Tensor], Tensor]) -> None:
     weight = quantized(12, 5)
     wrong, good = change(weight.windows), quantized(12, 3).windows
     with pytest.raises(ValueError, match="no int8 matrix"):
@@ -202,3 +201,46 @@ def test_a_program_is_made_of_numbers_in_single_precision_on_the_cpu() -> None:
     for wrong, message in ((dense.double(), "float32"), (dense.to("meta"), "CPU"), (changed, "its values are of")):
         with pytest.raises((TypeError, ValueError), match=message):
             NextWord(lambda program, wrong=wrong: program.row(wrong))
+
+
+OPERATORS: dict[str, Callable[[QuantizedWeight], list[Any]]] = {
+    "int8_linear": lambda weight: [torch.randn(3, 3), weight.windows, torch.randn(12), 12],
+    "int8_lookup": lambda weight: [torch.tensor([[0, 11]]), weight.windows, 3],
+    "int8_layer": lambda weight: [
+        *(torch.randn(2, 2, 3), torch.randn(2, 3), torch.randn(2, 3), weight.windows, weight.windows, None),
+        *(torch.randn(12), "lstm"),
+    ],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_pass_the_checks_of_torch(name: str) -> None:
+    torch.library.opcheck(getattr(operators, name).default, tuple(OPERATORS[name](quantized(12, 3))))
+
+
+@pytest.mark.usefixtures("other_kernels")
+@pytest.mark.parametrize("kernels", int8_targets() if available() else ())
+@pytest.mark.parametrize("density", [0.05, 0.15, 0.5])
+@pytest.mark.parametrize("together", [0, 1 << 30])
+def test_a_copy_is_followed_and_one_with_a_bit_changed_only_if_it_is_a_matrix(
+    kernels: str, density: float, together: int
+) -> None:
+    use_int8_target(kernels)
+    dense = matrix(301, 133, density, 3)
+    positions = dense.flatten().nonzero().flatten()
+    weight = QuantizedWeight.rounded(dense.shape, positions, dense.flatten()[positions], together)
+    x = torch.randn(3, 133)
+    copied = operators.int8_linear(x, weight.windows.clone(), None, 301)
+    assert torch.equal(copied, int8.linear(x, weight, None))
+    generator = torch.Generator().manual_seed(1)
+    header, size = 112, len(weight.windows)
+    refused = 0
+    for place in [*range(header), *torch.randint(header, size, (300,), generator=generator).tolist()]:
+        wrong = weight.windows.clone()
+        wrong[place] ^= 1 << int(torch.randint(8, (), generator=generator))
+        try:
+            assert operators.int8_linear(x, wrong, None, 301).shape == (3, 301)
+        except ValueError:
+            refused += 1
+    assert refused > 200  # the others have a weight in another column, or another scale

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,24 +19,37 @@ from selfish_rnn.topology import Topology
 MOST_COLUMNS = 65535
 """Of an int8 matrix: where a window begins takes 16 bits, and no sum overflows 31."""
 
+_LARGE_PAGE = 1 << 21
+"""The kernels ask the system for pages of so many bytes."""
+
 _SMALLEST = 1e-30
 """A row whose weights are all smaller has none."""
 
 _known = Known[tuple[int, tuple[int, int]]]()
-"""Of every matrix in windows that was laid out here: for which kernels, and its shape. Kernels follow no other."""
+"""Of every matrix in windows laid out or checked here: for which kernels, and of what shape. Others are refused."""
 
 
 def windows_shape(windows: Tensor) -> tuple[int, int]:
-    """Rows and columns of a matrix in windows, if a kernel may follow it: one that was laid out for those in use."""
-    laid_out, shape = _known.get(windows) or (None, (0, 0))
-    if laid_out is None:
-        raise ValueError(
-            "these bytes are no int8 matrix, or were changed since it was laid out: give weight.windows of a "
-            "QuantizedWeight"
-        )
+    """Rows and columns of a matrix in windows, if a kernel may follow it: one that is laid out for those in use.
+
+    What was not laid out here, such as a copy, is checked whole the first time, and again after it has changed.
+    """
+    laid_out, shape = _known.get(windows) or _checked(windows)
     if laid_out != targets.in_use():
         raise ValueError("this int8 matrix is laid out for other kernels than those in use: ask weight.windows anew")
     return shape
+
+
+def _checked(windows: Tensor) -> tuple[int, tuple[int, int]]:
+    plain = windows.layout == torch.strided and windows.dtype == torch.uint8 and windows.is_cpu and windows.ndim == 1
+    placed = plain and windows.is_contiguous() and len(windows) > 0 and windows.data_ptr() % 64 == 0
+    if placed and library.kernels().selfish_windows_valid(address(windows), len(windows)):
+        header = library.structures()["WindowsHeader"].from_address(windows.data_ptr())
+        return _known.remember(windows, (targets.in_use(), (header.rows, header.columns)))
+    raise ValueError(
+        "these bytes are no int8 matrix, or were changed since it was laid out: give weight.windows of a "
+        "QuantizedWeight"
+    )
 
 
 def quantized_weights(model: nn.Module) -> dict[str, QuantizedWeight]:
@@ -97,7 +111,7 @@ class QuantizedWeight(nn.Module):
         pointers = {name: address(tensor) for name, tensor in parts.items()}
         numbers = {"rows": rows, "columns": columns, "count": len(values), "together": self.together}
         weights = library.structures()["Int8Weights"](**numbers, **pointers)
-        windows = torch.empty(kernels.selfish_windows_bytes(ctypes.addressof(weights)), dtype=torch.uint8)
+        windows = _fresh_memory(kernels.selfish_windows_bytes(ctypes.addressof(weights)))
         kernels.selfish_windows_build(ctypes.addressof(weights), address(windows))
         self._windows, self._laid_out = windows, targets.in_use()
         _known.remember(windows, (self._laid_out, self.shape))
@@ -196,6 +210,17 @@ class QuantizedWeight(nn.Module):
             error_msgs.append(f"{prefix.removesuffix('.')}: {error}")
             return
         self._lay_out(positions, values, scale)
+
+
+def _fresh_memory(size: int) -> Tensor:
+    """Bytes that nothing was written to yet; where they have room for a large page they begin with one."""
+    if size < _LARGE_PAGE or not hasattr(mmap, "MAP_ANONYMOUS"):
+        return torch.empty(size, dtype=torch.uint8)
+    # What torch gives may have been in use before, in small pages.
+    memory = mmap.mmap(-1, size + _LARGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    room = torch.frombuffer(memory, dtype=torch.uint8)
+    begin = -room.data_ptr() % _LARGE_PAGE
+    return room[begin : begin + size]
 
 
 def rounded(shape: Sequence[int], positions: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -34,6 +34,7 @@ struct Int8Weights {
 // A layer over a window: x is steps x batch x columns of the input matrix, h and c batch x hidden.
 struct Int8Layer {
   int64_t kind, steps, batch, hidden;  // kind: a CellKind
+  int64_t ahead;  // the inputs of so many steps are multiplied at once
   const void* input;
   const void* recurrent;
   const float* bias;
@@ -43,7 +44,7 @@ struct Int8Layer {
   const float* c_first;
   float* y;
   float* c_last;
-  float* input_sums;      // work: steps x batch x rows
+  float* input_sums;      // work: ahead x batch x rows
   float* recurrent_sums;  // work: batch x rows
 };
 
@@ -78,6 +79,8 @@ extern "C" {
 // How many bytes a matrix takes in windows, and the same written to memory that is aligned to 64 bytes.
 int64_t selfish_windows_bytes(const Int8Weights* weights);
 void selfish_windows_build(const Int8Weights* weights, char* memory);
+// Whether bytes from anywhere, aligned to 64, are a matrix that was laid out so for the kernels in use.
+int64_t selfish_windows_valid(const void* windows, int64_t bytes);
 // The inverse: first has rows + 1 places, the others as many as there are weights, scale one for each row.
 void selfish_windows_weights(const void* windows, int64_t* first, uint16_t* column, int8_t* value, float* scale);
 

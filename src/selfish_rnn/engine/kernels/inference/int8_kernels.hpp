@@ -8,6 +8,7 @@ namespace selfish {
 struct Int8Kernels {
   int64_t height;
   int (*planes_for)(const Int8Weights& weights);
+  bool (*has_planes)(int64_t planes);
   decltype(&selfish_int8_linear) linear;
   decltype(&selfish_int8_layer) layer;
   decltype(&selfish_int8_step) step;
@@ -28,6 +29,7 @@ extern const Int8Kernels kernels;
 const Int8Kernels kernels = {
     kHeight,
     planes_for,
+    has_planes,
     int8_linear,
     [](const Int8Layer* of) {
       switch (of->kind) {

@@ -23,14 +23,16 @@ inline void layer(const Int8Layer& layer, Cell cell) {
 #pragma omp parallel
   {
     const Team team;
-    multiply(inputs, layer.x, layer.steps * layer.batch, layer.bias, layer.input_sums, team);
     const float* before = layer.h_first;
     for (int64_t step = 0; step < layer.steps; ++step) {
+      if (const int64_t left = layer.steps - step; step % layer.ahead == 0)
+        multiply(inputs, layer.x + step * layer.batch * inputs.columns(), std::min(layer.ahead, left) * layer.batch,
+                 layer.bias, layer.input_sums, team);
       multiply(recurrence, before, layer.batch, layer.recurrent_bias, layer.recurrent_sums, team);
       team.wait();
       float* after = layer.y + step * state;
       for (int64_t n = 0; n < layer.batch; ++n) {
-        const float* sums = layer.input_sums + (step * layer.batch + n) * rows;
+        const float* sums = layer.input_sums + (step % layer.ahead * layer.batch + n) * rows;
         float* c = layer.c_last == nullptr ? nullptr : layer.c_last + n * hidden;
         cell(CellSite{sums, layer.recurrent_sums + n * rows, before + n * hidden, c, after + n * hidden, hidden, 0},
              team.of(hidden));

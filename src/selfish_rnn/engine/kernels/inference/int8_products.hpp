@@ -15,14 +15,19 @@ namespace SELFISH_TARGET {
 
 constexpr int kMostVectors = 8;
 
-// How a matrix is laid out. Of 2 bytes for each weight in windows the last cache of a processor holds about so many.
-constexpr int64_t kWeightsInCache = 16 << 20;
+// How a matrix is laid out. Of 2 bytes for each weight in windows the last cache of a processor holds about so many, and
+// a little more comes from memory in time: with 17 million weights windows were the faster ones, with 20 million bits.
+constexpr int64_t kWeightsInCache = 18 << 20;
 
 inline int planes_for(const Int8Weights& weights) {
   const double density = static_cast<double>(weights.count) / static_cast<double>(weights.rows) / static_cast<double>(weights.columns);
   const bool large = std::max(weights.together, weights.count) > kWeightsInCache && weights.count >> 32 == 0;
   if (kHasBits && large && density > kDense) return kBits;
   return density > kDense ? 0 : density > kSparse ? kPlanes : kPlanes + 1;
+}
+
+inline bool has_planes(int64_t planes) {
+  return planes == 0 || planes == kPlanes || planes == kPlanes + 1 || (kHasBits && planes == kBits);
 }
 
 // Activations of one vector. What is not finite makes every result NaN; what is smaller than any weight can make count
@@ -115,10 +120,11 @@ inline void multiply_groups(const Windows& windows, const Activations* x, int wa
       add_group<Planes>(windows, group, x, sum);
     const int32_t* row = windows.row + kHeight * group;
     const int64_t lanes = std::min<int64_t>(kHeight, windows.rows() - kHeight * group);
+    float add[kHeight] = {}, out[N][kHeight];
+    if (bias != nullptr)
+      for (int64_t lane = 0; lane < lanes; ++lane) add[lane] = bias[row[lane]];
     SELFISH_UNROLL for (int n = 0; n < N; ++n) {
-      if (n >= wanted) break;
       int32_t whole[kHeight];
-      float out[kHeight];
       put(whole, kSets == 2 ? both(sum[0][n], sum[1 % kSets][n]) : sum[0][n]);
       SELFISH_UNROLL for (int lane = 0; lane < kHeight; lane += 8) {
         I8 total, correction;
@@ -126,14 +132,11 @@ inline void multiply_groups(const Windows& windows, const Activations* x, int wa
         std::memcpy(&correction, windows.correction + kHeight * group + lane, sizeof correction);
         if (kOffset) total -= correction;
         const V8 scale = load<V8>(windows.scale + kHeight * group + lane) * x[n].scale;
-        store<V8>(out + lane, __builtin_convertvector(total, V8) * scale);
+        store<V8>(out[n] + lane, __builtin_convertvector(total, V8) * scale + load<V8>(add + lane));
       }
-      float* to = y + n * windows.rows();
-      if (bias == nullptr)
-        for (int64_t lane = 0; lane < lanes; ++lane) to[row[lane]] = out[lane];
-      else
-        for (int64_t lane = 0; lane < lanes; ++lane) to[row[lane]] = out[lane] + bias[row[lane]];
     }
+    for (int64_t lane = 0; lane < lanes; ++lane)  // rows lie anywhere in their stretch
+      for (int n = 0; n < wanted; ++n) y[n * windows.rows() + row[lane]] = out[n][lane];
   }
 }
 

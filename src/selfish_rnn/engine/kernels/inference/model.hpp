@@ -81,11 +81,8 @@ class Model {
   };
   struct Matrix {
     int64_t rows, columns;
-    std::vector<char> windows;  // or dense:
+    FreshMemory windows;  // or dense:
     std::vector<float> values;
-    const char* aligned() const {
-      return reinterpret_cast<const char*>((reinterpret_cast<uintptr_t>(windows.data()) + 63) / 64 * 64);
-    }
   };
 
   std::string path_, file_;
@@ -203,8 +200,8 @@ class Model {
     const Int8Weights weights{made.rows, columns, values.count(), together,
                               first.data(), column.data(), numbers, scale.data()};
     const WindowsPacking packing(weights, kHeight, planes_for(weights));
-    made.windows.resize(packing.header().bytes + 64);
-    packing.build(const_cast<char*>(made.aligned()));
+    made.windows = FreshMemory(packing.header().bytes);
+    packing.build(made.windows.begin());
     return made;
   }
 
@@ -269,7 +266,7 @@ class Model {
       const Matrix& weights = matrix(items[11].text, product ? made.columns : made.size);
       const int64_t rows = product ? made.size : static_cast<int64_t>(words_.size());
       if (weights.rows != rows) wrong("has " + items[11].text + " of another number of rows");
-      made.matrix = weights.values.empty() ? weights.aligned() : nullptr;
+      made.matrix = weights.values.empty() ? weights.windows.begin() : nullptr;
       made.values = weights.values.empty() ? nullptr : weights.values.data();
     }
     if (product && items[12].kind == Json::kString) {

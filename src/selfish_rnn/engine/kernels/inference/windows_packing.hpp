@@ -5,9 +5,24 @@
 #include <numeric>
 #include <vector>
 
+#include "large_pages.hpp"
 #include "windows.hpp"
 
 namespace selfish {
+
+// Where the sections of a matrix lie, and how many bytes it takes, given all its other numbers.
+inline void place_sections(WindowsHeader& of) {
+  const bool bits = of.planes == kBits;
+  const int64_t lanes = of.height * of.groups, words = head_words(of.height, of.planes);
+  const int64_t length[kWindowsSections] = {bits ? of.pairs : 3 * kSlots * of.height * of.pairs,
+                                            4 * words * (bits ? of.groups * bit_steps(of.columns) / 2 : of.pairs),
+                                            4 * (of.groups + 1), 4 * lanes, 4 * lanes, 4 * lanes};
+  of.bytes = (sizeof(WindowsHeader) + 63) / 64 * 64;
+  for (int section = 0; section < kWindowsSections; ++section) {
+    of.offset[section] = of.bytes;
+    of.bytes += (length[section] + 63) / 64 * 64;
+  }
+}
 
 struct WindowsPacking {
   const Int8Weights& weights;
@@ -78,21 +93,13 @@ struct WindowsPacking {
     WindowsHeader made{};
     made.rows = weights.rows, made.columns = weights.columns, made.count = weights.count;
     made.height = height, made.planes = planes, made.groups = groups, made.pairs = first[groups];
-    const int64_t lanes = height * groups;
-    const int64_t words = head_words(height, planes), bits = groups * bit_steps(weights.columns) / 2;
-    const int64_t length[kWindowsSections] = {planes == kBits ? made.pairs : 3 * kSlots * height * made.pairs,
-                                              4 * words * (planes == kBits ? bits : made.pairs),
-                                              4 * (groups + 1), 4 * lanes, 4 * lanes, 4 * lanes};
-    made.bytes = (sizeof(WindowsHeader) + 63) / 64 * 64;
-    for (int section = 0; section < kWindowsSections; ++section) {
-      made.offset[section] = made.bytes;
-      made.bytes += (length[section] + 63) / 64 * 64;
-    }
+    place_sections(made);
     return made;
   }
 
   void build(char* memory) const {
     const WindowsHeader made = header();
+    ask_large_pages(memory, made.bytes);
     std::memset(memory, 0, made.bytes);
     std::memcpy(memory, &made, sizeof made);
     std::memcpy(memory + made.offset[kFirst], first.data(), 4 * first.size());
