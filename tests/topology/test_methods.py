@@ -155,3 +155,17 @@ def test_parts_that_do_not_go_together_are_refused(method: Method, parts: dict[s
 
 def test_a_static_method_may_have_any_growth_because_it_has_none() -> None:
     assert DENSE.replace(growth="gradient").signal is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "looks"),
+    [
+        ({}, False),
+        ({"redistribution": "gates-by-magnitude"}, False),
+        ({"redistribution": "gates-by-gradient"}, True),
+        ({"growth": "gradient"}, True),
+        ({"redistribution": "gates-by-gradient", "removal": None}, False),
+    ],
+)
+def test_a_method_says_whether_it_looks_at_gradients(changes: dict[str, Any], looks: bool) -> None:
+    assert SELFISH.replace(**changes).looks_at_gradients is looks
