@@ -12,8 +12,8 @@ should have enough weights for a loop to be worth its start."""
 SPARSE = 0.25
 """The density below which tiles are large."""
 
-VERY_SPARSE = 0.015
-"""The density below which a line of a large tile would have hardly a weight: tiles grow as the density falls."""
+VERY_SPARSE = 0.035
+"""The density below which a line of a large tile would have only a few weights: tiles grow as the density falls."""
 
 WEIGHTS_PER_LINE, LONGEST_SIDE = 40, 65536
 """How many weights a line of such a tile has in the mean, and the longest side whose numbers take 16 bits. Activations
