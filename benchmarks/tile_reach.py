@@ -1,11 +1,10 @@
-"""What a weight costs against how far its tile reaches: the activations of a tile lie in the first cache, or farther out.
+"""What a weight costs against how far its tile reaches: its activations lie in the first cache, or farther out.
 
 ::
 
     python benchmarks/tile_reach.py --out results/wide/tile-reach.json
 
-One tile with 40 weights a line, of as many columns as the product of a layer has them: a panel of 64 tokens is 256 bytes
-for each column. Timed are a product (SpMM) and the gradient of the weights (SDDMM), one thread, the best of many short
+Large tiles with 40 weights a line, of ever more columns: a panel of 64 tokens is 256 bytes for each. Timed are a product (SpMM) and the gradient of the weights (SDDMM), one thread, the best of many short
 calls, in seconds of the processor; the time to bring rows into panels and back, that of the same call on a matrix of as
 many rows and columns and hardly a weight, is taken off.
 """
@@ -33,7 +32,9 @@ TOKENS, LINE, WEIGHTS = 64, 40, 1_200_000
 def weight(columns: int, line: int) -> PackedWeight:
     """A matrix in one tile of columns, each row with ``line`` weights at random."""
     rows = WEIGHTS // LINE
-    order = torch.rand(rows, columns).argsort(1)[:, :line].sort(1).values if columns < 2048 else _drawn(rows, columns, line)
+    order = (
+        torch.rand(rows, columns).argsort(1)[:, :line].sort(1).values if columns < 2048 else _drawn(rows, columns, line)
+    )
     positions = (order + torch.arange(rows)[:, None] * columns).flatten().unique()
     # Narrower than large tiles are made for such a density: the tile is given, not chosen.
     of = tiling.Tiling.of
