@@ -7,12 +7,17 @@ every round each contender, in an order drawn anew, reads some words, timed one 
 best of them, because a word during which a thread had to wait for a processor says nothing. Reported: the median over
 the rounds, the ratio over torch's dense int8 round by round (median and quartiles), bytes for each weight that exists.
 Of RHN and ON-LSTM torch quantises the output layer only: their cells are none it knows.
+
+Dense int8 as it is on a processor without AVX-512 (torch multiplies with FBGEMM, which is told so by a function):
+
+    ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 python benchmarks/next_word.py --dense-avx2 --kernels avx2
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import ctypes
 import random
 import statistics
 import time
@@ -37,11 +42,19 @@ parser.add_argument("--model", choices=["lstm", "rhn", "on-lstm"], default="lstm
 parser.add_argument("--hidden", type=int, default=1500)
 parser.add_argument("--sparsity", type=float, nargs="+", default=[0.5, 0.67, 0.8, 0.9, 0.95])
 parser.add_argument("--kernels", nargs="+", choices=int8_targets(), default=[int8_targets()[-1], "avx2"])
+parser.add_argument("--dense-avx2", action="store_true", help="dense int8 without AVX-512")
 parser.add_argument("--float32", action="store_true", help="the packed float32 model, too")
 parser.add_argument("--rounds", type=int, default=15)
 parser.add_argument("--threads", type=int, default=2)
 parser.add_argument("--out", type=Path)
 options = parser.parse_args()
+
+
+def without_avx512() -> None:
+    """Have FBGEMM take the instructions of AVX2: ``fbgemm::fbgemmForceIsa(inst_set_t::avx2)``."""
+    torch_cpu = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    torch_cpu._ZN6fbgemm14fbgemmForceIsaENS_10inst_set_tE(1)
+    assert torch_cpu._ZN6fbgemm20fbgemmInstructionSetEv() == 1
 
 
 def make() -> LanguageModel:
@@ -88,6 +101,8 @@ warnings.filterwarnings("ignore")
 torch.set_num_threads(options.threads)
 torch.manual_seed(0)
 random.seed(0)
+if options.dense_avx2:
+    without_avx512()
 contenders = {DENSE: by_modules(make(), dense_int8=True)}
 kernels_of: dict[str, str] = {}
 bytes_per_weight: dict[str, float] = {}
@@ -112,7 +127,8 @@ with torch.no_grad():
 
 lines = [
     f"next word, {options.model}, {options.hidden} units, {WORDS} words, {options.threads} threads, {options.rounds} "
-    f"rounds; {processor()}; torch {torch.__version__}; {time.strftime('%Y-%m-%d')}",
+    f"rounds; {processor()}; torch {torch.__version__}{', dense int8 by AVX2' if options.dense_avx2 else ''}; "
+    f"{time.strftime('%Y-%m-%d')}",
     f"{'':48} {'ms':>8} {'best':>8}   over {DENSE}   bytes/weight",
 ]
 for name, times in rounds.items():

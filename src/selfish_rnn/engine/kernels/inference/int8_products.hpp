@@ -16,8 +16,9 @@ namespace SELFISH_TARGET {
 constexpr int kMostVectors = 8;
 
 // How a matrix is laid out. Of 2 bytes for each weight in windows the last cache of a processor holds about so many, and
-// a little more comes from memory in time: with 17 million weights windows were the faster ones, with 20 million bits.
-constexpr int64_t kWeightsInCache = 18 << 20;
+// a little more comes from memory in time: with 17 million weights (22 with those of the embedding, which are counted)
+// windows were the faster ones, with 20 million (26) bits.
+constexpr int64_t kWeightsInCache = 22 << 20;
 
 inline int planes_for(const Int8Weights& weights) {
   const double density = static_cast<double>(weights.count) / static_cast<double>(weights.rows) / static_cast<double>(weights.columns);
@@ -106,6 +107,17 @@ SELFISH_INLINE void add_bits(const Windows& windows, int64_t group, const Activa
 }
 #endif
 
+// Calls give(n, lane) for the first `wanted` of N vectors.
+template <int N, class Give>
+SELFISH_INLINE void scatter(int64_t lanes, int wanted, Give give) {
+  for (int64_t lane = 0; lane < lanes; ++lane) {
+    if constexpr (N == 1)
+      give(0, lane);
+    else
+      for (int n = 0; n < wanted; ++n) give(n, lane);
+  }
+}
+
 // For N vectors, of which the first `wanted` are.
 template <int Planes, int N>
 inline void multiply_groups(const Windows& windows, const Activations* x, int wanted, const float* bias, float* y,
@@ -120,9 +132,7 @@ inline void multiply_groups(const Windows& windows, const Activations* x, int wa
       add_group<Planes>(windows, group, x, sum);
     const int32_t* row = windows.row + kHeight * group;
     const int64_t lanes = std::min<int64_t>(kHeight, windows.rows() - kHeight * group);
-    float add[kHeight] = {}, out[N][kHeight];
-    if (bias != nullptr)
-      for (int64_t lane = 0; lane < lanes; ++lane) add[lane] = bias[row[lane]];
+    float out[N][kHeight];
     SELFISH_UNROLL for (int n = 0; n < N; ++n) {
       int32_t whole[kHeight];
       put(whole, kSets == 2 ? both(sum[0][n], sum[1 % kSets][n]) : sum[0][n]);
@@ -132,11 +142,14 @@ inline void multiply_groups(const Windows& windows, const Activations* x, int wa
         std::memcpy(&correction, windows.correction + kHeight * group + lane, sizeof correction);
         if (kOffset) total -= correction;
         const V8 scale = load<V8>(windows.scale + kHeight * group + lane) * x[n].scale;
-        store<V8>(out[n] + lane, __builtin_convertvector(total, V8) * scale + load<V8>(add + lane));
+        store<V8>(out[n] + lane, __builtin_convertvector(total, V8) * scale);
       }
     }
-    for (int64_t lane = 0; lane < lanes; ++lane)  // rows lie anywhere in their stretch
-      for (int n = 0; n < wanted; ++n) y[n * windows.rows() + row[lane]] = out[n][lane];
+    if (bias == nullptr)
+      scatter<N>(lanes, wanted, [&](int n, int64_t lane) { y[n * windows.rows() + row[lane]] = out[n][lane]; });
+    else
+      scatter<N>(lanes, wanted,
+                 [&](int n, int64_t lane) { y[n * windows.rows() + row[lane]] = out[n][lane] + bias[row[lane]]; });
   }
 }
 
