@@ -4,8 +4,8 @@
 
     python benchmarks/tile_reach.py --out results/wide/tile-reach.json
 
-Large tiles with 40 weights a line, of ever more columns: a panel of 64 tokens is 256 bytes for each. Timed are a product
-(SpMM) and the gradient of the weights (SDDMM), one thread, the best of many short calls, in seconds of the processor;
+Large tiles with 40 weights a line, of ever more columns: a panel of 64 tokens is 256 bytes of each. Timed are products
+(SpMM) and gradients of the weights (SDDMM), one thread, the best of many short calls, in seconds of the processor;
 the time to bring rows into panels and back, that of the same call on a matrix of as many rows and columns and hardly a
 weight, is taken off.
 """
