@@ -17,6 +17,8 @@ from selfish_rnn.bench import engines, measurements, rivals
 from selfish_rnn.engine import library
 from selfish_rnn.models import LanguageModel
 
+pytestmark = pytest.mark.slow
+
 SIZES = ("--hidden", "20", "--vocabulary", "30", "--batch", "3", "--window", "4", "--rounds", "3", "--threads", "1")
 
 needs_kernels = pytest.mark.skipif(not library.available(), reason="the kernels are not built")

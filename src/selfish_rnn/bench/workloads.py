@@ -88,6 +88,8 @@ class Workload:
         """
         model = self.model(engine) if model is None else model
         optimizer = OPTIMIZERS[self.options.optimizer](model.train().parameters(), lr=LEARNING_RATE)
+        if isinstance(optimizer, SNTASGD):  # as in most of a run
+            optimizer.start_averaging()
         batch = self.options.batch
         tokens, targets = self._tokens(2, self.options.window, batch)
         state = model.initial_state(batch)

@@ -19,7 +19,7 @@ from selfish_rnn.models.regularisers import activation_penalty, temporal_activat
 from selfish_rnn.optim import AveragedSGD
 from selfish_rnn.sparsifier.ranks import refuse_parted_ranks
 from selfish_rnn.sparsifier.weights import SparseWeight
-from selfish_rnn.system import giving_back_freed_memory
+from selfish_rnn.system import give_back_freed_memory, giving_back_freed_memory
 from selfish_rnn.training.build import build_network, planned_rewirings
 from selfish_rnn.training.evaluation import evaluate, perplexity
 from selfish_rnn.training.metrics import (
@@ -165,6 +165,7 @@ class Trainer:
         epoch = state.epoch + 1
         if not self.sparsifier.method.looks_at_gradients:  # they would only take memory until the rewiring
             self.optimizer.zero_grad(set_to_none=True)
+        give_back_freed_memory()  # evaluation asks for other sizes than updates do
         valid_loss, network, large = self._validate(epoch)
         if self._averaged is not None and self._averaged.observe(valid_loss):
             self._note(f"averaging starts after epoch {epoch}")
