@@ -211,6 +211,7 @@ def finished(texts: Path, path: Path, **changes: Any) -> Run:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["selfish", "gmp", "rigl", "set", "dense"])
 def test_a_run_takes_what_its_settings_said(texts: Path, tmp_path: Path, method: str) -> None:
     run = finished(texts, tmp_path / "run", method=method, sparsity=0.0 if method == "dense" else 0.6)

@@ -79,6 +79,7 @@ def python_blocks() -> Iterator[tuple[str, str]]:
             yield page.name, block
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "block"), list(python_blocks()))
 @pytest.mark.usefixtures("tables_as_before")
 def test_python_in_the_documentation_runs(

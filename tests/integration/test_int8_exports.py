@@ -25,7 +25,10 @@ from selfish_rnn.runs.run import Run
 from selfish_rnn.training.generation import generate
 from tiny_runs import TINY_MODELS, tiny_run
 
-pytestmark = pytest.mark.skipif(not available(), reason="the packed engine's kernels are not built")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not available(), reason="the packed engine's kernels are not built"),
+]
 
 ROOT = Path(__file__).parents[2]
 COMPILER = next(filter(None, map(shutil.which, ("g++", "clang++", "c++"))), None)
@@ -146,7 +149,6 @@ def test_damaged_files_are_refused_or_give_the_same_result(folder: Path) -> None
 
 
 @needs_compiler
-@pytest.mark.slow
 @pytest.mark.parametrize("model", TINY_MODELS)
 def test_a_program_without_python_computes_the_same_bits(model: str, folder: Path, programs: Path) -> None:
     file = folder / model / "int8.safetensors"
@@ -162,7 +164,6 @@ def test_a_program_without_python_computes_the_same_bits(model: str, folder: Pat
         assert found == expected
 
 
-@pytest.mark.slow
 def test_another_processor_computes_the_same_bits(folder: Path, programs: Path, tmp_path: Path) -> None:
     compiler, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
     if compiler is None or emulator is None:
@@ -180,7 +181,6 @@ def test_another_processor_computes_the_same_bits(folder: Path, programs: Path, 
 
 
 @needs_compiler
-@pytest.mark.slow
 def test_the_example_program_writes_what_python_does(folder: Path, programs: Path, tmp_path: Path) -> None:
     file = folder / "stacked-lstm" / "int8.safetensors"
     model = load_model(file)
@@ -193,7 +193,6 @@ def test_the_example_program_writes_what_python_does(folder: Path, programs: Pat
 
 
 @needs_compiler
-@pytest.mark.slow
 def test_a_program_without_python_refuses_what_is_damaged(folder: Path, programs: Path, tmp_path: Path) -> None:
     file = folder / "stacked-lstm" / "int8.safetensors"
 

@@ -78,6 +78,7 @@ def test_int8_steps_are_what_the_modules_say_and_near_to_single_precision(name: 
     assert float((centred(found) - exact).norm() / exact.norm()) < 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_int8_steps_are_bit_equal_on_every_processor_and_for_any_threads(name: str) -> None:
     model = quantize(sparse_model(name))

@@ -32,6 +32,8 @@ from tiny_runs import (
     write_corpus,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_run_leaves_everything_in_its_folder_and_opens_again(texts: Path, tmp_path: Path):
     started = tiny_run(texts, tmp_path / "run", epochs=1)
