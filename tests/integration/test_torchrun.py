@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,7 @@ def test_a_killed_rank_comes_back_and_the_run_ends_as_one_that_was_left_alone(te
     assert done.stderr.count("error: a rank that trains together with rank 0 is gone (") == 1
     assert f"the last good checkpoint, of update 10, is kept. Continue with `selfish-rnn resume {run}`" in done.stderr
     assert "Traceback" not in done.stderr
+    assert set(re.findall(r"leaves with (\d+) threads", done.stderr)) == {"0"}
     assert done.stdout.count("test perplexity") == 1, "only the first rank speaks"
     finished_run(texts, alone, sub_batches=2, **CHANGES)
     assert losses(run) == pytest.approx(losses(alone), rel=1e-5)
