@@ -15,6 +15,12 @@ from torch.nn.parallel import DistributedDataParallel
 from selfish_rnn.errors import RankLostError
 from selfish_rnn.sparsifier.weights import SparseWeight
 
+if distributed.is_available():
+    # Its functions have the default group of the moment they are imported as a default argument, and torch imports them
+    # with the first module that is built without memory. Inside a group that would keep the group and its threads alive
+    # after Python has ended, which now and then aborts the process.
+    import torch.distributed.nn.functional
+
 
 @contextlib.contextmanager
 def collective() -> Iterator[None]:

@@ -10,11 +10,6 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import torch
-
-# Its functions take the default group of the moment they are imported as a default argument, and torch imports them
-# when it pleases. Imported inside the group they would keep it, and its threads, alive past the interpreter's end,
-# which aborts the process.
-import torch.distributed.nn.functional
 from torch import distributed
 from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
 
