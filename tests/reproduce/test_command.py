@@ -54,17 +54,27 @@ def test_a_dry_run_prints_commands_and_starts_nothing(tmp_path: Path) -> None:
     answer = said("gate-rules", "--results", tmp_path, "--runs", tmp_path / "runs", "--seeds", "1", "--dry-run")
     assert answer.output.splitlines() == [
         "to do     selfish-rnn train ptb-stacked-lstm-small method=selfish method.redistribution=gates-by-magnitude "
-        "optimizer.name=snt-asgd seed=1",
+        "optimizer.name=snt-asgd seed=1  # stacked-lstm/gates-by-magnitude-snt-asgd-s0.67-seed1",
         "to do     selfish-rnn train ptb-stacked-lstm-small method=selfish method.redistribution=gates-by-gradient "
-        "optimizer.name=snt-asgd seed=1",
-        "finished  selfish-rnn train ptb-stacked-lstm-small method=selfish optimizer.name=snt-asgd seed=1",
+        "optimizer.name=snt-asgd seed=1  # stacked-lstm/gates-by-gradient-snt-asgd-s0.67-seed1",
+        "finished  selfish-rnn train ptb-stacked-lstm-small method=selfish optimizer.name=snt-asgd seed=1"
+        "  # stacked-lstm/selfish-snt-asgd-s0.67-seed1",
     ]
     assert not (tmp_path / "runs").exists()
+
+
+def test_only_some_runs_of_an_item_are_asked_for_by_parts_of_their_names(tmp_path: Path) -> None:
+    words = ("time-to-quality", "gates", "--results", tmp_path, "--dry-run")
+    every = [line.split("# ")[1] for line in said(*words).output.splitlines()]
+    some = [line.split("# ")[1] for line in said(*words, "--only", "s0.9-,rhn").output.splitlines()]
+    assert some == [name for name in every if "s0.9-" in name or "rhn" in name]
+    assert 0 < len(some) < len(every)
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (["gates", "--only", "s0.99"], r"--only s0.99 is in the name of no run of gates; --dry-run shows the names"),
         (["gate-rule"], r"unknown item 'gate-rule' \(did you mean 'gate-rules'\?\)"),
         (["--scale", "smal"], r"unknown scale 'smal' \(did you mean 'small'\?\)"),
         (["gates", "--seeds", "1;2"], "--seeds must be whole numbers"),

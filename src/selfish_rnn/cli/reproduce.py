@@ -31,6 +31,9 @@ def reproduce(
     runs: Annotated[Path, typer.Option(help="Folder for the run folders.")] = Path("runs/reproduce"),
     results: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("results"),
     seeds: Annotated[str | None, typer.Option(help="Such as 1,2,3 (default: the scale's).")] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Only runs with one of these in their names, such as adam,s0.9 (see --dry-run).")
+    ] = None,
     seconds: Annotated[float | None, typer.Option(min=0.1, help="Of a timed run (default: the scale's).")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the commands of the runs.")] = False,
     adopt: Annotated[bool, typer.Option("--adopt", help="Take finished run folders as results.")] = False,
@@ -42,6 +45,7 @@ def reproduce(
     For example: selfish-rnn reproduce gate-rules --jobs 2
     """
     from selfish_rnn.reproduce.overview import items_named
+    from selfish_rnn.reproduce.plan import plan
     from selfish_rnn.reproduce.results import Results
     from selfish_rnn.reproduce.scales import scale_named
 
@@ -55,10 +59,14 @@ def reproduce(
         _adopt(console, [Path(name) for name in names or []], size, kept, commit)
     elif not names:
         _list(console, size, kept, _numbers(seeds), budget)
-    elif dry_run:
-        _commands(console, items_named(names), size, kept, _numbers(seeds))
     else:
-        _make(console, items_named(names), size, kept, _numbers(seeds), budget, jobs, ray, runs, results)
+        items, numbers, texts = items_named(names), _numbers(seeds), tuple(only.split(",")) if only else ()
+        if not plan(items, size, numbers, texts):
+            raise UserError(f"--only {only} is in the name of no run of {', '.join(names)}; --dry-run shows the names")
+        if dry_run:
+            _commands(console, items, size, kept, numbers, texts)
+        else:
+            _make(console, items, size, kept, numbers, texts, budget, jobs, ray, runs, results)
 
 
 def _numbers(seeds: str | None) -> tuple[int, ...]:
@@ -109,12 +117,19 @@ def _list(console: Console, scale: Scale, results: Results, seeds: Sequence[int]
     console.print(f"\nscale {scale.name}: {scale.about}. Items share runs; a run is made once.", soft_wrap=True)
 
 
-def _commands(console: Console, items: Sequence[Item], scale: Scale, results: Results, seeds: Sequence[int]) -> None:
+def _commands(
+    console: Console,
+    items: Sequence[Item],
+    scale: Scale,
+    results: Results,
+    seeds: Sequence[int],
+    only: Sequence[str],
+) -> None:
     from selfish_rnn.reproduce.plan import plan
 
-    for run in plan(items, scale, seeds):
+    for run in plan(items, scale, seeds, only):
         state = "finished" if results.of(run) is not None else "to do"
-        say(console, f"{state:8}  {run.command}")
+        say(console, f"{state:8}  {run.command}  # {run.name}")
 
 
 def _make(
@@ -123,6 +138,7 @@ def _make(
     scale: Scale,
     results: Results,
     seeds: Sequence[int],
+    only: Sequence[str],
     budget: float,
     jobs: int | None,
     ray: str | None,
@@ -142,9 +158,9 @@ def _make(
         raise UserError(f"{', '.join(timed)} measures seconds of one machine: leave out --ray")
     with workers(jobs, ray) as (number, launch), RunsDisplay(console) as display:
         workshop = Workshop(scale, runs, results, number, display, launch)
-        outcomes = make(wanted(items, scale, seeds, timed=False), workshop).outcomes
+        outcomes = make(wanted(items, scale, seeds, timed=False, only=only), workshop).outcomes
         if not any(outcome.state == "stopped" for outcome in outcomes):
-            outcomes += make_timed(wanted(items, scale, seeds, timed=True), workshop, budget).outcomes
+            outcomes += make_timed(wanted(items, scale, seeds, timed=True, only=only), workshop, budget).outcomes
     for item in items:
         if item.shows == "distances":
             missing = distances.measure(pairs_of(item, scale, seeds), workshop.folder, distances_over_time)

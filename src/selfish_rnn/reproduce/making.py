@@ -41,9 +41,11 @@ class Workshop:
         return run(jobs, self.jobs, listener or self.listener, self.launch)
 
 
-def wanted(items: Sequence[Item], scale: Scale, seeds: Sequence[int], timed: bool) -> list[PlannedRun]:
+def wanted(
+    items: Sequence[Item], scale: Scale, seeds: Sequence[int], timed: bool, only: Sequence[str] = ()
+) -> list[PlannedRun]:
     """The runs of the items that end by themselves, or of those that end by the clock."""
-    return plan([item for item in items if (item.shows == "time") == timed], scale, seeds)
+    return plan([item for item in items if (item.shows == "time") == timed], scale, seeds, only)
 
 
 def make(planned: Sequence[PlannedRun], workshop: Workshop) -> Progress:

@@ -97,8 +97,11 @@ def runs_of_case(item: Item, case: Case, scale: Scale, seeds: Sequence[int] = ()
     return [PlannedRun(scale, case, seed) for seed in seeds_of(item, case, scale, seeds)]
 
 
-def plan(items: Iterable[Item], scale: Scale, seeds: Sequence[int] = ()) -> list[PlannedRun]:
-    """Every run that the items need, each once, first seeds first, so that every row has a number early."""
+def plan(items: Iterable[Item], scale: Scale, seeds: Sequence[int] = (), only: Sequence[str] = ()) -> list[PlannedRun]:
+    """Every run that the items need, each once, first seeds first, so that every row has a number early.
+
+    With ``only`` those of them whose names contain one of these texts.
+    """
     rounds: list[list[PlannedRun]] = []
     for item in items:
         for case in item.cases:
@@ -106,4 +109,5 @@ def plan(items: Iterable[Item], scale: Scale, seeds: Sequence[int] = ()) -> list
                 while len(rounds) <= number:
                     rounds.append([])
                 rounds[number].append(run)
-    return list({run.name: run for group in rounds for run in group}.values())
+    runs = {run.name: run for group in rounds for run in group}.values()
+    return [run for run in runs if not only or any(text in run.name for text in only)]
