@@ -9,10 +9,10 @@ import pytest
 
 from forked_runs import fork, warm
 from selfish_rnn.reproduce.distances import Distances, pairs_of
-from selfish_rnn.reproduce.making import Workshop, make, wanted
+from selfish_rnn.reproduce.making import Workshop, make
 from selfish_rnn.reproduce.paper import ITEMS
 from selfish_rnn.reproduce.paper.claims import CLAIMS
-from selfish_rnn.reproduce.plan import PlannedRun, plan
+from selfish_rnn.reproduce.plan import PlannedRun, Selection, plan
 from selfish_rnn.reproduce.rendering.documents import findings_of, render_item
 from selfish_rnn.reproduce.rendering.tables import NONE, Findings, table
 from selfish_rnn.reproduce.results import Results
@@ -28,9 +28,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Workshop]:
     workshop = Workshop(TINY, root / "runs", Results(root / "results", "tiny"), jobs=2, launch=fork)
     items = list(ITEMS.values())
     with warm(root / "warm"):
-        progress = make(wanted(items, TINY, (), timed=False), workshop)
+        progress = make(Selection(items, TINY).runs(timed=False), workshop)
         assert {outcome.state for outcome in progress.outcomes} == {"finished"}, [one.tail() for one in progress.failed]
-        make_timed(wanted(items, TINY, (), timed=True), workshop, TINY.budget)
+        make_timed(Selection(items, TINY).runs(timed=True), workshop, TINY.budget)
     distances = Distances(root / "results", "tiny")
     for item in items:
         if item.shows == "distances":
@@ -84,9 +84,9 @@ def test_nothing_is_made_twice(made: tuple[Path, Workshop]) -> None:
 
     root, workshop = made
     again = Workshop(TINY, workshop.runs, Results(root, "tiny"), launch=never)  # type: ignore[arg-type]
-    progress = make(wanted(list(ITEMS.values()), TINY, (), timed=False), again)
+    progress = make(Selection(list(ITEMS.values()), TINY).runs(timed=False), again)
     assert {outcome.state for outcome in progress.outcomes} == {"finished before"}
-    timed = [run for run in wanted(list(ITEMS.values()), TINY, (), timed=True) if again.results.of(run) is not None]
+    timed = [run for run in Selection(list(ITEMS.values()), TINY).runs(timed=True) if again.results.of(run) is not None]
     assert make_timed(timed, again, TINY.budget).outcomes == []
     names = [
         json.loads(path.read_text())["run"]
@@ -94,7 +94,7 @@ def test_nothing_is_made_twice(made: tuple[Path, Workshop]) -> None:
         if path.parent.name != "distances"
     ]
     assert len(names) == len(set(names))
-    assert set(names) >= {run.name for run in wanted(list(ITEMS.values()), TINY, (), timed=False)}
+    assert set(names) >= {run.name for run in Selection(list(ITEMS.values()), TINY).runs(timed=False)}
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -15,7 +15,7 @@ from selfish_rnn.errors import UserError
 from selfish_rnn.text import plain_table, say
 
 if TYPE_CHECKING:  # torch takes a second to import, which --help should not
-    from selfish_rnn.reproduce.case import Item
+    from selfish_rnn.reproduce.plan import Selection
     from selfish_rnn.reproduce.results import Results
     from selfish_rnn.reproduce.scales import Scale
 
@@ -45,7 +45,7 @@ def reproduce(
     For example: selfish-rnn reproduce gate-rules --jobs 2
     """
     from selfish_rnn.reproduce.overview import items_named
-    from selfish_rnn.reproduce.plan import plan
+    from selfish_rnn.reproduce.plan import Selection
     from selfish_rnn.reproduce.results import Results
     from selfish_rnn.reproduce.scales import scale_named
 
@@ -60,13 +60,13 @@ def reproduce(
     elif not names:
         _list(console, size, kept, _numbers(seeds), budget)
     else:
-        items, numbers, texts = items_named(names), _numbers(seeds), tuple(only.split(",")) if only else ()
-        if not plan(items, size, numbers, texts):
+        selection = Selection(items_named(names), size, _numbers(seeds), tuple(only.split(",")) if only else ())
+        if not selection.runs():
             raise UserError(f"--only {only} is in the name of no run of {', '.join(names)}; --dry-run shows the names")
         if dry_run:
-            _commands(console, items, size, kept, numbers, texts)
+            _commands(console, selection, kept)
         else:
-            _make(console, items, size, kept, numbers, texts, budget, jobs, ray, runs, results)
+            _make(console, selection, kept, budget, jobs, ray, runs, results)
 
 
 def _numbers(seeds: str | None) -> tuple[int, ...]:
@@ -117,28 +117,16 @@ def _list(console: Console, scale: Scale, results: Results, seeds: Sequence[int]
     console.print(f"\nscale {scale.name}: {scale.about}. Items share runs; a run is made once.", soft_wrap=True)
 
 
-def _commands(
-    console: Console,
-    items: Sequence[Item],
-    scale: Scale,
-    results: Results,
-    seeds: Sequence[int],
-    only: Sequence[str],
-) -> None:
-    from selfish_rnn.reproduce.plan import plan
-
-    for run in plan(items, scale, seeds, only):
+def _commands(console: Console, selection: Selection, results: Results) -> None:
+    for run in selection.runs():
         state = "finished" if results.of(run) is not None else "to do"
         say(console, f"{state:8}  {run.command}  # {run.name}")
 
 
 def _make(
     console: Console,
-    items: Sequence[Item],
-    scale: Scale,
+    selection: Selection,
     results: Results,
-    seeds: Sequence[int],
-    only: Sequence[str],
     budget: float,
     jobs: int | None,
     ray: str | None,
@@ -147,20 +135,21 @@ def _make(
 ) -> None:
     from selfish_rnn.reproduce.analysis import distances_over_time
     from selfish_rnn.reproduce.distances import Distances, pairs_of
-    from selfish_rnn.reproduce.making import Workshop, make, wanted
+    from selfish_rnn.reproduce.making import Workshop, make
     from selfish_rnn.reproduce.rendering.documents import render_item
     from selfish_rnn.reproduce.rendering.tables import Findings
     from selfish_rnn.reproduce.timed import make_timed
 
+    items, scale, seeds = selection.items, selection.scale, selection.seeds
     distances = Distances(root, scale.name)
     timed = [item.name for item in items if item.shows == "time"]
     if ray is not None and timed:
         raise UserError(f"{', '.join(timed)} measures seconds of one machine: leave out --ray")
     with workers(jobs, ray) as (number, launch), RunsDisplay(console) as display:
         workshop = Workshop(scale, runs, results, number, display, launch)
-        outcomes = make(wanted(items, scale, seeds, timed=False, only=only), workshop).outcomes
+        outcomes = make(selection.runs(timed=False), workshop).outcomes
         if not any(outcome.state == "stopped" for outcome in outcomes):
-            outcomes += make_timed(wanted(items, scale, seeds, timed=True, only=only), workshop, budget).outcomes
+            outcomes += make_timed(selection.runs(timed=True), workshop, budget).outcomes
     for item in items:
         if item.shows == "distances":
             missing = distances.measure(pairs_of(item, scale, seeds), workshop.folder, distances_over_time)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from selfish_rnn.reproduce.case import Item
-from selfish_rnn.reproduce.plan import PlannedRun, plan
+from selfish_rnn.reproduce.plan import PlannedRun
 from selfish_rnn.reproduce.results import Results, collect, made_here
 from selfish_rnn.reproduce.scales import Scale
 from selfish_rnn.scheduling.run_jobs import check_begun, is_finished, run_command
@@ -39,13 +38,6 @@ class Workshop:
 
     def work(self, jobs: Sequence[Job], listener: Listener | None = None) -> Progress:
         return run(jobs, self.jobs, listener or self.listener, self.launch)
-
-
-def wanted(
-    items: Sequence[Item], scale: Scale, seeds: Sequence[int], timed: bool, only: Sequence[str] = ()
-) -> list[PlannedRun]:
-    """The runs of the items that end by themselves, or of those that end by the clock."""
-    return plan([item for item in items if (item.shows == "time") == timed], scale, seeds, only)
 
 
 def make(planned: Sequence[PlannedRun], workshop: Workshop) -> Progress:

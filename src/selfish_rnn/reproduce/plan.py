@@ -97,11 +97,8 @@ def runs_of_case(item: Item, case: Case, scale: Scale, seeds: Sequence[int] = ()
     return [PlannedRun(scale, case, seed) for seed in seeds_of(item, case, scale, seeds)]
 
 
-def plan(items: Iterable[Item], scale: Scale, seeds: Sequence[int] = (), only: Sequence[str] = ()) -> list[PlannedRun]:
-    """Every run that the items need, each once, first seeds first, so that every row has a number early.
-
-    With ``only`` those of them whose names contain one of these texts.
-    """
+def plan(items: Iterable[Item], scale: Scale, seeds: Sequence[int] = ()) -> list[PlannedRun]:
+    """Every run that the items need, each once, first seeds first, so that every row has a number early."""
     rounds: list[list[PlannedRun]] = []
     for item in items:
         for case in item.cases:
@@ -109,5 +106,20 @@ def plan(items: Iterable[Item], scale: Scale, seeds: Sequence[int] = (), only: S
                 while len(rounds) <= number:
                     rounds.append([])
                 rounds[number].append(run)
-    runs = {run.name: run for group in rounds for run in group}.values()
-    return [run for run in runs if not only or any(text in run.name for text in only)]
+    return list({run.name: run for group in rounds for run in group}.values())
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What a person asks for: items at a scale, some seeds, and of the runs those with one of some texts in the name."""
+
+    items: Sequence[Item]
+    scale: Scale
+    seeds: tuple[int, ...] = ()
+    only: tuple[str, ...] = ()
+
+    def runs(self, timed: bool | None = None) -> list[PlannedRun]:
+        """All of them, or those that end by the clock, or those that end by themselves."""
+        items = [item for item in self.items if timed is None or (item.shows == "time") == timed]
+        planned = plan(items, self.scale, self.seeds)
+        return [run for run in planned if not self.only or any(text in run.name for text in self.only)]
