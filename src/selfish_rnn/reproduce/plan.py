@@ -111,7 +111,7 @@ def plan(items: Iterable[Item], scale: Scale, seeds: Sequence[int] = ()) -> list
 
 @dataclass(frozen=True)
 class Selection:
-    """What a person asks for: items at a scale, some seeds, and of the runs those with one of some texts in the name."""
+    """What a person asks for: items at a scale, some seeds, and of the runs those with a text in the name."""
 
     items: Sequence[Item]
     scale: Scale
