@@ -12,16 +12,17 @@ from selfish_rnn.analysis.distance import align
 from selfish_rnn.analysis.evolution import distance_between, distance_from
 from selfish_rnn.analysis.flops import run_flops
 from selfish_rnn.errors import UserError
+from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.runs.run import Run
 
 START_EPOCH = 5
 """The paper compares the topologies of one run with that of this epoch, and those of two runs from it on."""
 
 
-def operations(folder: Path) -> list[float] | None:
-    """Operations of a run, to train and to test, as fractions of those of its dense network."""
+def operations(folder: Path, experiment: Experiment) -> list[float] | None:
+    """Operations of a run, to train and to test, as fractions of those of the dense network of an experiment."""
     try:
-        counted = run_flops(Run.open(folder))
+        counted = run_flops(Run.open(folder), experiment)
     except UserError:  # the folder does not tell enough
         return None
     return [round(float(counted.training_ratio), 4), round(float(counted.inference_ratio), 4)]

@@ -132,7 +132,7 @@ def collect(folder: Path, run: PlannedRun, made: Mapping[str, Any], points: list
         },
         made=dict(made),
         points=points,
-        operations=operations(folder) if is_finished(folder) else None,
+        operations=operations(folder, run.experiment) if is_finished(folder) else None,
     )
 
 

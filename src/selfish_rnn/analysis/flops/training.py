@@ -81,8 +81,12 @@ def experiment_flops(experiment: Experiment, vocabulary: int, train_tokens: int)
     return total_flops(dense, stretches, densities[-1], sample, note=note)
 
 
-def run_flops(run: Run) -> TrainingFlops:
-    """The FLOPs that a run took, from the densities it wrote down, up to where it is now."""
+def run_flops(run: Run, dense: Experiment | None = None) -> TrainingFlops:
+    """The FLOPs that a run took, from the densities it wrote down, up to where it is now.
+
+    Beside them stand those of its own network if it were dense, or of the network of ``dense``: a small dense run says
+    nothing of the network it is smaller than.
+    """
     experiment, folder = run.experiment, run.folder
     records = folder.metrics.read()
     if not records:
@@ -110,7 +114,8 @@ def run_flops(run: Run) -> TrainingFlops:
             Stretch(words * updates / steps, {name: count / sizes[name] for name, count in counts.items()}, dense_share)
             for updates, counts in _between(history, steps)
         ]
-    return total_flops(uses, stretches, final, experiment.batch_size * experiment.window)
+    reference = uses if dense is None else language_model_uses(dense, vocabulary)
+    return total_flops(uses, stretches, final, experiment.batch_size * experiment.window, dense=(reference, words))
 
 
 def _between(history: TopologyHistory, steps: int) -> Iterator[tuple[int, Mapping[str, int]]]:

@@ -12,7 +12,7 @@ NETWORKS = ((LSTM, "stacked LSTM"), (RHN, "RHN"), (ON_LSTM, "ON-LSTM"), (MOS, "A
 SPARSITIES = (0.5, 0.55, 0.6, 0.7, 0.8, 0.9)
 PRUNE_RATES = (0.3, 0.5, 0.7)
 INTERVALS = (0.1, 0.25, 0.5, 1.0, 2.0)
-"""Epochs between rewirings: the paper plots several intervals without saying which."""
+"""Times the interval of a scale, which is an epoch in the paper: it plots several without saying which."""
 
 SLOW = ("prune_rate=0.1",)
 """The prune rate of the paper's measurements of distance."""
@@ -38,7 +38,7 @@ GROWTH_INTERVAL = Item(
     source="Figure 5",
     rows=tuple(
         Row(
-            f"{label} growth, rewired every {interval:g} epochs",
+            f"{label} growth, {interval:g} times the usual interval",
             Case(LSTM, method, optimizer, rewire_every=interval),
             heading,
             place=interval,

@@ -12,6 +12,7 @@ from selfish_rnn.reproduce.scales import Scale
 from selfish_rnn.text import spread
 
 NONE = "-"
+NOTHING = "no run is finished"
 
 
 class Findings:
@@ -86,7 +87,7 @@ def _gates(item: Item, findings: Findings) -> str:
                 values = [100 * (1 - result.density[matrix][gate]) for result in results if gate in densities[matrix]]
                 cells.append(spread(values, 1))
             lines.append([matrix, *cells])
-        body = markdown(["sparsity, %", "all", *gates], lines) if lines else "no run is finished"
+        body = markdown(["sparsity, %", "all", *gates], lines) if lines else NOTHING
         parts.append(f"**{row.group}** ({len(results)} seeds)\n\n{body}")
     return "\n\n".join(parts)
 
@@ -123,6 +124,8 @@ def _distances(item: Item, findings: Findings) -> str:
 def _times(item: Item, findings: Findings) -> str:
     found = {row.label: findings.of(item, row) for row in item.rows}
     marks = sorted({point["seconds"] for results in found.values() for point in _points(results)})
+    if not marks:
+        return NOTHING
     rows = []
     for label, results in found.items():
         at = {point["seconds"]: f"{point['test_perplexity']:.2f}" for point in _points(results)}
