@@ -87,8 +87,11 @@ def test_a_timed_run_is_measured_when_its_time_is_up(made: tuple[Path, Workshop]
             continue
         assert [point["seconds"] for point in result.points] == [TINY.budget]
         assert result.points[0]["test_perplexity"] > 1
-        # Stopped by the clock and not at the end of its epochs.
-        assert 0 < result.series["epoch"][-1] < run.experiment.epochs
+        reached = result.series["epoch"][-1]
+        if run.case.method in DENSE:  # stopped by the clock and not at the end of its epochs
+            assert 0 < reached < run.experiment.epochs
+        else:
+            assert 0 < reached <= run.experiment.epochs
 
 
 @pytest.mark.slow
