@@ -44,7 +44,7 @@ def test_bare_it_lists_the_items_with_what_is_finished_and_how_long_the_rest_tak
     assert all(item in lines for item in ITEMS)
     # Nine runs of 720 seconds, as the two that are finished took.
     assert lines["gate-rules"] == ["9", "2", "1.8", "1.4"]
-    # Nine runs of half an hour on all cores.
+    # Nine runs of two hours on all cores.
     hours = f"{18 * (os.cpu_count() or 1):.3g}"
     assert lines["time-to-quality"] == ["9", "0", hours, hours]
 

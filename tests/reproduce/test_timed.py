@@ -12,8 +12,8 @@ import pytest
 
 from selfish_rnn.corpora import Vocabulary
 from selfish_rnn.experiment.presets import to_yaml
-from selfish_rnn.reproduce.case import Case
 from selfish_rnn.reproduce.making import Workshop
+from selfish_rnn.reproduce.paper.figures import TIME_TO_QUALITY
 from selfish_rnn.reproduce.plan import PlannedRun
 from selfish_rnn.reproduce.results import Results
 from selfish_rnn.reproduce.scales import TINY
@@ -21,7 +21,7 @@ from selfish_rnn.reproduce.timed import make_timed
 from selfish_rnn.scheduling.scheduler import SELFISH_RNN, Job, Process
 
 SCALE = replace(TINY, marks=2)
-RUN = PlannedRun(SCALE, Case("wide-lstm", sparsity=0.9), 1)
+RUN = PlannedRun(SCALE, TIME_TO_QUALITY.rows[-1].case, 1)
 BUDGET = 0.8
 
 
