@@ -74,6 +74,14 @@ def test_distances_decide_their_claim(root: Path) -> None:
     )
 
 
+def test_a_network_that_learned_nothing_is_marked(root: Path) -> None:
+    assert "†" not in table(ITEMS["stacked-lstm"], findings_of(root, "small"))
+    Results(root, "small").keep(*made_up(Case("stacked-lstm", sparsity=0.9), 1, 171.0))
+    shown = table(ITEMS["sparsity"], findings_of(root, "small"))
+    assert "| stacked LSTM: S = 0.9 | 181.00 | 171.00 † | 1,000 | 1 |" in shown
+    assert shown.endswith("† no better than word frequencies, with one seed at least: nothing was learned.")
+
+
 def test_tables_have_the_papers_numbers_beside_ours(root: Path) -> None:
     lines = table(ITEMS["stacked-lstm"], findings_of(root, "small")).splitlines()
     assert lines[0] == "| run | paper, valid | paper, test | valid | test | weights | seeds |"

@@ -13,6 +13,8 @@ from selfish_rnn.text import spread
 
 NONE = "-"
 NOTHING = "no run is finished"
+DAGGER = "†"
+NOT_LEARNED = "no better than word frequencies, with one seed at least: nothing was learned."
 
 
 class Findings:
@@ -56,12 +58,21 @@ def _given(row: Row, key: str) -> str:
 def _perplexities(item: Item, findings: Findings) -> str:
     shown = [key for key in ("valid", "test") if any(key in row.paper for row in item.rows)]
     rows = []
+    note = ""
     for row in item.rows:
         results = findings.of(item, row)
         ours = [spread([result.summary[f"{split}_perplexity"] for result in results]) for split in ("valid", "test")]
+        if any(_learned_nothing(result) for result in results):
+            ours[1] += f" {DAGGER}"
+            note = f"\n\n{DAGGER} {NOT_LEARNED}"
         weights = f"{results[0].summary['active_weights']:,}" if results else NONE
         rows.append([label_of(row), *(_given(row, key) for key in shown), *ours, weights, str(len(results))])
-    return markdown(["run", *(f"paper, {key}" for key in shown), "valid", "test", "weights", "seeds"], rows)
+    return markdown(["run", *(f"paper, {key}" for key in shown), "valid", "test", "weights", "seeds"], rows) + note
+
+
+def _learned_nothing(result: Result) -> bool:
+    """Whether the network predicts the test text no better than the frequencies of its words do."""
+    return bool(result.summary["test_perplexity"] >= result.summary["unigram_perplexity"])
 
 
 def _operations(item: Item, findings: Findings) -> str:
