@@ -171,6 +171,23 @@ def test_a_rival_that_fails_or_computes_something_else_is_said(tmp_path: Path, m
     )
 
 
+def test_a_precision_in_which_torch_fails_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("selfish_rnn.bench.bench.computes_in", lambda dtype: False)
+    words = ("--sparsity", "0.5", "--what", "step", "--engines", "bfloat16", "--out", str(tmp_path))
+    assert bench(monkeypatch, *SIZES, *words) == 0
+    found = written(tmp_path)
+    assert list(found["rows"][0]["engines"]) == ["dense"]
+    assert any(note.startswith("bfloat16 is left out: torch ") for note in found["notes"])
+
+
+def test_torch_is_tried_in_another_process(monkeypatch: pytest.MonkeyPatch):
+    assert rivals.computes_in(torch.float32)
+    monkeypatch.setattr(rivals, "_AUTOCAST_STEP", "import os; os.kill(os.getpid(), 4)  # {dtype}")
+    rivals.computes_in.cache_clear()
+    assert not rivals.computes_in(torch.float32)
+    rivals.computes_in.cache_clear()
+
+
 def test_an_interrupted_benchmark_keeps_what_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

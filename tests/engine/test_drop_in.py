@@ -11,6 +11,7 @@ from packed_cases import assert_close, assert_same_gradient, matrix, needs_kerne
 from torch import nn
 
 from selfish_rnn import Sparsifier
+from selfish_rnn.bench.rivals import computes_in
 from selfish_rnn.engine import PackedEmbedding, PackedLinear, PackedWeight, linear_cross_entropy, pack
 from selfish_rnn.models.cells.highway import HighwayCell
 from selfish_rnn.models.cells.ordered_neurons import OrderedNeuronsCell
@@ -70,6 +71,8 @@ def test_functions_of_torch_say_what_to_do() -> None:
 @pytest.mark.parametrize("include", ["0*", "3*", "*"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_whichever_layers_are_packed(include: str, dtype: torch.dtype) -> None:
+    if include == "0*" and not computes_in(dtype):
+        pytest.skip(f"torch's own LSTM fails in {dtype} on this machine")
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 4), nn.LSTM(4, 6))
     Sparsifier(model, sparsity=0.5, rewirings=1, include=include)
     x = torch.randn(5, 3, 8, generator=seeded(0))

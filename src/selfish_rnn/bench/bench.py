@@ -21,6 +21,7 @@ from selfish_rnn.bench.engines import ENGINES, KINDS, measured
 from selfish_rnn.bench.measurements import Row, completed, interleaved
 from selfish_rnn.bench.options import BenchOptions
 from selfish_rnn.bench.products import PRODUCTS, PRODUCTS_OF, sparse_matrix
+from selfish_rnn.bench.rivals import computes_in
 from selfish_rnn.bench.workloads import SEED, Workload
 from selfish_rnn.engine import library
 from selfish_rnn.engine.packed_weight import packed_weights
@@ -241,8 +242,11 @@ def _why_not(engine: str) -> str | None:
     """What keeps an engine from being measured here."""
     if ENGINES[engine].kernels and not library.available():
         return "its kernels were not built when selfish-rnn was installed, which takes a C++ compiler (g++ or clang++)"
-    if engine == "bfloat16" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        return "torch has no bfloat16 arithmetic on this processor"
+    if engine == "bfloat16":
+        if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            return "torch has no bfloat16 arithmetic on this processor"
+        if not computes_in(torch.bfloat16):
+            return "torch fails in bfloat16 on this machine"
     missing = ENGINES[engine].missing
     if not missing:
         return None

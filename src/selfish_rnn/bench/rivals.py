@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import itertools
 import logging
+import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -43,6 +45,25 @@ def onednn(enabled: bool) -> Iterator[None]:
         yield
     finally:
         torch.backends.mkldnn.enabled = before
+
+
+_AUTOCAST_STEP = """
+import torch
+with torch.autocast("cpu", {dtype}):
+    output = torch.nn.Linear(128, 128)(torch.nn.LSTM(64, 128)(torch.randn(32, 4, 64))[0])
+output.float().sum().backward()
+"""
+
+
+@cache
+def computes_in(dtype: torch.dtype) -> bool:
+    """Whether torch trains an LSTM in a lower precision here.
+
+    It is tried in a process of its own: some virtual machines announce instructions (AMX) that they then refuse, which
+    ends a process.
+    """
+    command = [sys.executable, "-c", _AUTOCAST_STEP.format(dtype=dtype)]
+    return subprocess.run(command, capture_output=True).returncode == 0
 
 
 def next_word(engine: str, model: LanguageModel, words: Tensor) -> Callable[[], Any]:
