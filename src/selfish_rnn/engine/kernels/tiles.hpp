@@ -115,21 +115,26 @@ inline void spmm_tile(const TileOf<Local>& tile, const float* values, const floa
   }
 }
 
+// The widest vectors that a row of a panel is whole numbers of.
+template <int N>
+using Whole = std::conditional_t<8 * N % kLanes<Widest> == 0, Widest, V8>;
+
 // The inner products of one row of d with Count rows of x.
 template <int N, int Count>
 SELFISH_INLINE V8 inner_products(const uint8_t* local, const float* x, const float* d) {
-  constexpr int kWidth = 8 * N;
-  V8 sum[8];
+  using V = Whole<N>;
+  constexpr int kWidth = 8 * N, kLane = kLanes<V>;
+  V sum[8];
   const float* row[Count];
   SELFISH_UNROLL for (int i = 0; i < Count; ++i) row[i] = x + local[i] * kWidth;
-  const V8 first = load<V8>(d);
-  SELFISH_UNROLL for (int i = 0; i < Count; ++i) sum[i] = first * load<V8>(row[i]);
-  SELFISH_UNROLL for (int n = 1; n < N; ++n) {
-    const V8 here = load<V8>(d + 8 * n);
-    SELFISH_UNROLL for (int i = 0; i < Count; ++i) sum[i] += here * load<V8>(row[i] + 8 * n);
+  const V first = load<V>(d);
+  SELFISH_UNROLL for (int i = 0; i < Count; ++i) sum[i] = first * load<V>(row[i]);
+  SELFISH_UNROLL for (int at = kLane; at < kWidth; at += kLane) {
+    const V here = load<V>(d + at);
+    SELFISH_UNROLL for (int i = 0; i < Count; ++i) sum[i] += here * load<V>(row[i] + at);
   }
-  SELFISH_UNROLL for (int i = Count; i < 8; ++i) sum[i] = V8{};
-  return sums(sum);
+  SELFISH_UNROLL for (int i = Count; i < 8; ++i) sum[i] = V{};
+  return eight_sums(sum);
 }
 
 // Added to the gradient; as eight, the rest of them zeros, unless that would reach beyond the tile's values.
@@ -196,9 +201,8 @@ struct Waiting {
 // The same for large tiles, whose lines have a few weights each: those of several lines are summed together.
 template <int N>
 inline void sddmm_tile(const TileOf<uint16_t>& tile, float* gradients, const float* x, const float* d) {
-  constexpr int kWidth = 8 * N;
-  using V = std::conditional_t<kWidth % kLanes<Widest> == 0, Widest, V8>;
-  constexpr int kLane = kLanes<V>, kVectors = kWidth / kLane;
+  using V = Whole<N>;
+  constexpr int kWidth = 8 * N, kLane = kLanes<V>, kVectors = kWidth / kLane;
   const uint16_t* local = tile.local;
   float* gradient = gradients + tile.start;
   Waiting<V> waiting;

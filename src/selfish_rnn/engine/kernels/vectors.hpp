@@ -95,38 +95,58 @@ inline V16 spread(V16 v) {
                                  12 + Which);
 }
 
-// Eight vectors to the vector of their eight sums.
-inline V8 sums(const V8* v) {
-  const auto halves = [](V8 a, V8 b) {
-    return __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13) +
-           __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
-  };
-  const auto quarters = [](V8 a, V8 b) {
-    return __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13) +
-           __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
-  };
-  const V8 low = quarters(halves(v[0], v[1]), halves(v[2], v[3]));
-  const V8 high = quarters(halves(v[4], v[5]), halves(v[6], v[7]));
-  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11) +
-         __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15);
+// The first two steps of summing vectors: halves adds lanes of two vectors, quarters those of what it gave for two more. In
+// every four lanes there are then parts of the sums of the four vectors.
+inline V8 halves(V8 a, V8 b) {
+  return __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13) +
+         __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
 }
 
-// Sixteen vectors likewise.
+inline V8 quarters(V8 a, V8 b) {
+  return __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13) +
+         __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
+}
+
+inline V16 halves(V16 a, V16 b) {
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29) +
+         __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
+}
+
+inline V16 quarters(V16 a, V16 b) {
+  return __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
+         __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+}
+
+template <class V>
+inline V four_sums(const V* v) {
+  return quarters(halves(v[0], v[1]), halves(v[2], v[3]));
+}
+
+// Adds the even fours of lanes to the odd ones: those of a, then those of b.
+inline V8 fours(V8 a, V8 b) {
+  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) +
+         __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
+}
+
+inline V16 fours(V16 a, V16 b) {
+  return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
+         __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
+}
+
+// As many vectors as they have lanes, to the vector of their sums.
+inline V8 sums(const V8* v) { return fours(four_sums(v), four_sums(v + 4)); }
+
 inline V16 sums(const V16* v) {
-  const auto halves = [](V16 a, V16 b) {
-    return __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29) +
-           __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
-  };
-  const auto quarters = [](V16 a, V16 b) {
-    return __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
-           __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
-  };
-  const auto lanes = [](V16 a, V16 b) {
-    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
-           __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-  };
-  const auto four = [&](const V16* w) { return quarters(halves(w[0], w[1]), halves(w[2], w[3])); };
-  return lanes(lanes(four(v), four(v + 4)), lanes(four(v + 8), four(v + 12)));
+  return fours(fours(four_sums(v), four_sums(v + 4)), fours(four_sums(v + 8), four_sums(v + 12)));
+}
+
+// Eight vectors of either size to the vector of their eight sums.
+inline V8 eight_sums(const V8* v) { return sums(v); }
+
+inline V8 eight_sums(const V16* v) {
+  const V16 both = fours(four_sums(v), four_sums(v + 4));
+  return fours(__builtin_shufflevector(both, both, 0, 1, 2, 3, 4, 5, 6, 7),
+               __builtin_shufflevector(both, both, 8, 9, 10, 11, 12, 13, 14, 15));
 }
 
 // Rows of eight to columns of eight, in place.
