@@ -158,7 +158,8 @@ def test_both_engines_start_grown_weights_alike(name: str, rows: int, columns: i
             assert (found[-1][key][grown] > 0).all()
     masked, packed = found
     for key, tensor in masked.items():
-        torch.testing.assert_close(packed[key], tensor, rtol=1e-4, atol=1e-9)
+        # Where gradients cancel out, what is left of a first moment is rounding.
+        torch.testing.assert_close(packed[key], tensor, rtol=1e-4, atol=1e-9 if key in SECOND_MOMENTS else 1e-6)
 
 
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.0, 0.999)])
