@@ -33,9 +33,23 @@ from selfish_rnn.analysis.figures import (
     weights_above_threshold,
 )
 from selfish_rnn.analysis.names import gate_name, short_names
-from selfish_rnn.analysis.style import COLUMN
+from selfish_rnn.analysis.style import COLUMN, legend_below, one_panel
 from selfish_rnn.errors import UserError
 from selfish_rnn.topology import GateLayout, Topology
+
+
+def test_long_names_stand_one_below_the_other() -> None:
+    columns = []
+    for names in (
+        ("one", "two"),
+        ("a name that takes most of a column of a paper", "another one that is as long as it"),
+    ):
+        figure, axes = one_panel()
+        for name in names:
+            axes.plot([1, 2], label=name)
+        legend_below(figure, axes, 2)
+        columns.append(figure.legends[0]._ncols)
+    assert columns == [2, 1]
 
 
 def legend(figure: Any) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
@@ -95,11 +95,27 @@ def one_panel(width: float = COLUMN, height: float = 2.1) -> tuple[Figure, Axes]
     return figure, figure.subplots()
 
 
+def _legend_width(labels: Sequence[str], columns: int) -> float:
+    """In points; names fill one column after the other."""
+    from matplotlib.textpath import TextPath
+
+    size = float(_PARAMETERS["legend.fontsize"])
+    beside = size * (_PARAMETERS["legend.handlelength"] + 2)  # the line, and what is free around a name
+    lines = -(-len(labels) // columns)
+    widths = [TextPath((0, 0), label, size=size).get_extents().width + beside for label in labels]
+    return sum(max(widths[first : first + lines]) for first in range(0, len(labels), lines))
+
+
 def legend_below(figure: Figure, axes: Axes, columns: int, last: str = "") -> None:
-    """What the lines mean, in a strip under all panels that makes the figure so much higher; ``last`` is named last."""
+    """What the lines mean, in a strip under all panels that makes the figure so much higher; ``last`` is named last.
+
+    There are fewer ``columns`` where long names would not fit the figure.
+    """
     handles, labels = axes.get_legend_handles_labels()
     order = sorted(range(len(labels)), key=lambda index: labels[index] == last)
     columns = min(columns, len(handles))
+    while columns > 1 and _legend_width([labels[index] for index in order], columns) > 72 * figure.get_figwidth():
+        columns -= 1
     figure.legend(
         [handles[index] for index in order],
         [labels[index] for index in order],
