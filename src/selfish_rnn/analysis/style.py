@@ -100,9 +100,9 @@ def _legend_width(labels: Sequence[str], columns: int) -> float:
     from matplotlib.textpath import TextPath
 
     size = float(_PARAMETERS["legend.fontsize"])
-    beside = size * (_PARAMETERS["legend.handlelength"] + 2)  # the line, and what is free around a name
+    beside = size * (float(_PARAMETERS["legend.handlelength"]) + 2)  # the line, and what is free around a name
     lines = -(-len(labels) // columns)
-    widths = [TextPath((0, 0), label, size=size).get_extents().width + beside for label in labels]
+    widths = [float(TextPath((0, 0), label, size=size).get_extents().width) + beside for label in labels]
     return sum(max(widths[first : first + lines]) for first in range(0, len(labels), lines))
 
 
