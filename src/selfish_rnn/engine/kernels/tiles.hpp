@@ -9,9 +9,6 @@
 #include "packed.hpp"
 #include "vectors.hpp"
 
-#define SELFISH_UNROLL _Pragma("GCC unroll 16")
-#define SELFISH_INLINE inline __attribute__((always_inline))
-
 namespace selfish {
 namespace SELFISH_TARGET {
 
@@ -119,60 +116,55 @@ inline void spmm_tile(const TileOf<Local>& tile, const float* values, const floa
 template <int N>
 using Whole = std::conditional_t<8 * N % kLanes<Widest> == 0, Widest, V8>;
 
-// The inner products of one row of d with Count rows of x.
-template <int N, int Count>
-SELFISH_INLINE V8 inner_products(const uint8_t* local, const float* x, const float* d) {
-  using V = Whole<N>;
-  constexpr int kWidth = 8 * N, kLane = kLanes<V>;
-  V sum[8];
+// The inner products of one row of d, which is in registers, with Count rows of x, added to the gradient; with zeros for
+// those that are missing to kTogether, unless that would reach beyond the tile's values.
+template <class V, int Vectors, int Count>
+SELFISH_INLINE void add_inner_products(float* gradient, const float* stop, const uint8_t* local, const float* x,
+                                       const V* d) {
+  constexpr int kLane = kLanes<V>, kWidth = Vectors * kLane;
+  V sum[kTogether<V>] = {};
   const float* row[Count];
   SELFISH_UNROLL for (int i = 0; i < Count; ++i) row[i] = x + local[i] * kWidth;
-  const V first = load<V>(d);
-  SELFISH_UNROLL for (int i = 0; i < Count; ++i) sum[i] = first * load<V>(row[i]);
-  SELFISH_UNROLL for (int at = kLane; at < kWidth; at += kLane) {
-    const V here = load<V>(d + at);
-    SELFISH_UNROLL for (int i = 0; i < Count; ++i) sum[i] += here * load<V>(row[i] + at);
-  }
-  SELFISH_UNROLL for (int i = Count; i < 8; ++i) sum[i] = V{};
-  return eight_sums(sum);
-}
-
-// Added to the gradient; as eight, the rest of them zeros, unless that would reach beyond the tile's values.
-template <int N, int Count>
-SELFISH_INLINE void add_inner_products(float* gradient, const float* stop, const uint8_t* local, const float* x,
-                                       const float* d) {
-  const V8 found = inner_products<N, Count>(local, x, d);
-  if (Count == 8 || gradient + 8 <= stop) {
-    store<V8>(gradient, load<V8>(gradient) + found);
+  SELFISH_UNROLL for (int i = 0; i < Count; ++i) sum[i] = d[0] * load<V>(row[i]);
+  SELFISH_UNROLL for (int n = 1; n < Vectors; ++n)
+    SELFISH_UNROLL for (int i = 0; i < Count; ++i) sum[i] += d[n] * load<V>(row[i] + kLane * n);
+  const auto found = sums_together(sum);
+  using Found = std::remove_const_t<decltype(found)>;
+  if (Count == kTogether<V> || gradient + kTogether<V> <= stop) {
+    store<Found>(gradient, load<Found>(gradient) + found);
   } else {
     for (int i = 0; i < Count; ++i) gradient[i] += found[i];
+  }
+}
+
+// The same for a number of rows that is at most Most.
+template <class V, int Vectors, int Most>
+SELFISH_INLINE void add_rest(int count, float* gradient, const float* stop, const uint8_t* local, const float* x,
+                             const V* d) {
+  if constexpr (Most > 0) {
+    if (count == Most) return add_inner_products<V, Vectors, Most>(gradient, stop, local, x, d);
+    add_rest<V, Vectors, Most - 1>(count, gradient, stop, local, x, d);
   }
 }
 
 // gradient += (d x^T at the weights of one tile); x and d point to the tile's first column and row in their panels.
 template <int N>
 inline void sddmm_tile(const TileOf<uint8_t>& tile, float* gradients, const float* x, const float* d) {
-  constexpr int kWidth = 8 * N;
+  using V = Whole<N>;
+  constexpr int kWidth = 8 * N, kLane = kLanes<V>, kVectors = kWidth / kLane, kMany = kTogether<V>;
   const uint8_t* local = tile.local;
   float* gradient = gradients + tile.start;
   const float* stop = gradients + tile.stop;
-  for (int entry = 0; entry < tile.count; ++entry) {
-    const float* row = d + tile.entries[entry].line * kWidth;
-    fetch<kWidth>(d + tile.entries[entry + kAhead].line * kWidth);
-    const int length = tile.entries[entry].count_minus_one + 1;
-    int at = 0;
-    for (; at + 8 <= length; at += 8) add_inner_products<N, 8>(gradient + at, stop, local + at, x, row);
-    switch (length - at) {
-      case 1: add_inner_products<N, 1>(gradient + at, stop, local + at, x, row); break;
-      case 2: add_inner_products<N, 2>(gradient + at, stop, local + at, x, row); break;
-      case 3: add_inner_products<N, 3>(gradient + at, stop, local + at, x, row); break;
-      case 4: add_inner_products<N, 4>(gradient + at, stop, local + at, x, row); break;
-      case 5: add_inner_products<N, 5>(gradient + at, stop, local + at, x, row); break;
-      case 6: add_inner_products<N, 6>(gradient + at, stop, local + at, x, row); break;
-      case 7: add_inner_products<N, 7>(gradient + at, stop, local + at, x, row); break;
-      default: break;
-    }
-    local += length, gradient += length;
+  for (const Entry<uint8_t>*entry = tile.entries, *end = entry + tile.count; entry != end; ++entry) {
+    const float* row = d + entry->line * kWidth;
+    fetch<kWidth>(d + entry[kAhead].line * kWidth);
+    V of_row[kVectors];
+    SELFISH_UNROLL for (int n = 0; n < kVectors; ++n) of_row[n] = load<V>(row + kLane * n);
+    int left = entry->count_minus_one + 1;
+    for (; left >= kMany; left -= kMany, local += kMany, gradient += kMany)
+      add_inner_products<V, kVectors, kMany>(gradient, stop, local, x, of_row);
+    add_rest<V, kVectors, kMany - 1>(left, gradient, stop, local, x, of_row);
+    local += left, gradient += left;
   }
 }
 

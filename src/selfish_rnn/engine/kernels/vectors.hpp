@@ -11,6 +11,9 @@
 #include <immintrin.h>
 #endif
 
+#define SELFISH_UNROLL _Pragma("GCC unroll 16")
+#define SELFISH_INLINE inline __attribute__((always_inline))
+
 namespace selfish {
 namespace SELFISH_TARGET {
 
@@ -19,6 +22,7 @@ struct VectorOf {
   typedef float type __attribute__((vector_size(4 * Lanes)));
   typedef float loose __attribute__((vector_size(4 * Lanes), aligned(4), may_alias));
 };
+using V4 = VectorOf<4>::type;
 using V8 = VectorOf<8>::type;
 using V16 = VectorOf<16>::type;
 typedef int32_t I8 __attribute__((vector_size(32)));
@@ -95,55 +99,64 @@ inline V16 spread(V16 v) {
                                  12 + Which);
 }
 
-// The first two steps of summing vectors: halves adds lanes of two vectors, quarters those of what it gave for two more. In
+// Sums of the lanes of vectors. A call would send the vectors through memory, so all of it is inlined.
+//
+// The first two steps: halves adds lanes of two vectors, quarters those of what it gave for two more. In
 // every four lanes there are then parts of the sums of the four vectors.
-inline V8 halves(V8 a, V8 b) {
+SELFISH_INLINE V8 halves(V8 a, V8 b) {
   return __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13) +
          __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
 }
 
-inline V8 quarters(V8 a, V8 b) {
+SELFISH_INLINE V8 quarters(V8 a, V8 b) {
   return __builtin_shufflevector(a, b, 0, 1, 8, 9, 4, 5, 12, 13) +
          __builtin_shufflevector(a, b, 2, 3, 10, 11, 6, 7, 14, 15);
 }
 
-inline V16 halves(V16 a, V16 b) {
+SELFISH_INLINE V16 halves(V16 a, V16 b) {
   return __builtin_shufflevector(a, b, 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12, 28, 13, 29) +
          __builtin_shufflevector(a, b, 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11, 27, 14, 30, 15, 31);
 }
 
-inline V16 quarters(V16 a, V16 b) {
+SELFISH_INLINE V16 quarters(V16 a, V16 b) {
   return __builtin_shufflevector(a, b, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29) +
          __builtin_shufflevector(a, b, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
 }
 
 template <class V>
-inline V four_sums(const V* v) {
+SELFISH_INLINE V four_sums(const V* v) {
   return quarters(halves(v[0], v[1]), halves(v[2], v[3]));
 }
 
 // Adds the even fours of lanes to the odd ones: those of a, then those of b.
-inline V8 fours(V8 a, V8 b) {
+SELFISH_INLINE V8 fours(V8 a, V8 b) {
   return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11) +
          __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15);
 }
 
-inline V16 fours(V16 a, V16 b) {
+SELFISH_INLINE V16 fours(V16 a, V16 b) {
   return __builtin_shufflevector(a, b, 0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27) +
          __builtin_shufflevector(a, b, 4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
 }
 
 // As many vectors as they have lanes, to the vector of their sums.
-inline V8 sums(const V8* v) { return fours(four_sums(v), four_sums(v + 4)); }
+SELFISH_INLINE V8 sums(const V8* v) { return fours(four_sums(v), four_sums(v + 4)); }
 
-inline V16 sums(const V16* v) {
+SELFISH_INLINE V16 sums(const V16* v) {
   return fours(fours(four_sums(v), four_sums(v + 4)), fours(four_sums(v + 8), four_sums(v + 12)));
 }
 
-// Eight vectors of either size to the vector of their eight sums.
-inline V8 eight_sums(const V8* v) { return sums(v); }
+// How many vectors are summed together: as many as registers hold beside those that are multiplied.
+template <class V>
+constexpr int kTogether = kLanes<V> == 16 ? 8 : 4;
 
-inline V8 eight_sums(const V16* v) {
+// So many vectors, to the vector of their sums.
+SELFISH_INLINE V4 sums_together(const V8* v) {
+  const V8 both = four_sums(v);
+  return __builtin_shufflevector(both, both, 0, 1, 2, 3) + __builtin_shufflevector(both, both, 4, 5, 6, 7);
+}
+
+SELFISH_INLINE V8 sums_together(const V16* v) {
   const V16 both = fours(four_sums(v), four_sums(v + 4));
   return fours(__builtin_shufflevector(both, both, 0, 1, 2, 3, 4, 5, 6, 7),
                __builtin_shufflevector(both, both, 8, 9, 10, 11, 12, 13, 14, 15));
