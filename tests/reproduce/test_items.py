@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from forked_runs import fork, warm
-from selfish_rnn.reproduce.case import DENSE
+from selfish_rnn.reproduce.case import DENSE, Case
 from selfish_rnn.reproduce.distances import Distances, pairs_of
 from selfish_rnn.reproduce.making import Workshop, make
 from selfish_rnn.reproduce.paper import ITEMS
@@ -17,7 +17,7 @@ from selfish_rnn.reproduce.plan import PlannedRun, Selection, plan
 from selfish_rnn.reproduce.rendering.documents import findings_of, render_item
 from selfish_rnn.reproduce.rendering.tables import NONE, Findings, table
 from selfish_rnn.reproduce.results import Results
-from selfish_rnn.reproduce.scales import SCALES, TINY
+from selfish_rnn.reproduce.scales import PAPER, SCALES, SMALL, TINY
 from selfish_rnn.reproduce.timed import make_timed
 from selfish_rnn.runs.folder import RunFolder
 
@@ -119,6 +119,23 @@ def test_every_run_of_every_scale_has_valid_settings_and_a_name_of_its_own(scale
     runs = plan(ITEMS.values(), SCALES[scale])
     settings = {run.experiment.model_dump_json(): run.name for run in runs}
     assert len(settings) == len(runs)
+
+
+def test_very_sparse_networks_of_scale_small_have_a_dropout_of_their_own() -> None:
+    def dropout(method: str, sparsity: float | None) -> float:
+        run = PlannedRun(SMALL, Case("stacked-lstm", method, sparsity=sparsity), seed=1)
+        found: float = run.experiment.model.model_dump()["dropout"]
+        return found
+
+    usual = dropout("selfish", None)
+    for method in ("selfish", "rigl", "static", "gates-by-gradient"):
+        assert dropout(method, 0.7) == usual
+        found = [dropout(method, sparsity) for sparsity in (0.7, 0.8, 0.9, 0.95, 0.98)]
+        assert found == sorted(found, reverse=True)
+        assert found[1] < usual
+        assert found[-2] == found[-1]
+    assert dropout("gmp", 0.95) == usual  # it starts with all weights
+    assert PAPER.changes("stacked-lstm", 0.95) == ()
 
 
 def test_every_claim_is_decided_by_runs_that_items_make() -> None:

@@ -7,7 +7,7 @@ The networks of the paper are ``stacked-lstm``, ``rhn``, ``on-lstm``, ``on-lstm-
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from selfish_rnn.errors import UserError, unknown
 
@@ -26,6 +26,7 @@ class Scale:
     ``updates`` are those of the stacked LSTM between two rewirings, in the paper an epoch; ``hours`` the core-hours of
     a sparse run of each network as long as none is finished to tell; ``budget`` the seconds of a timed run, ``marks``
     in how many equal parts of it its test perplexity is measured. Without ``seeds`` every preset keeps its own.
+    ``sparser`` has, for a network, changes that runs take that start at such a sparsity or a higher one.
     """
 
     name: str
@@ -36,6 +37,13 @@ class Scale:
     budget: float
     marks: int = 4
     seeds: tuple[int, ...] = ()
+    sparser: Mapping[str, Mapping[float, tuple[str, ...]]] = field(default_factory=dict)
+
+    def changes(self, network: str, sparsity: float | None) -> tuple[str, ...]:
+        """What a case of a sparsity of its own takes besides the changes of its network."""
+        steps = self.sparser.get(network, {})
+        reached = [step for step in steps if sparsity is not None and step <= sparsity]
+        return steps[max(reached)] if reached else ()
 
 
 def _timed(preset: str, wide: int, narrow: int, *changes: str) -> dict[str, tuple[str, ...]]:
@@ -74,6 +82,10 @@ TINY = Scale(
     seeds=(1,),
 )  # fmt: skip
 
+_DROPOUT = {0.8: 0.4, 0.9: 0.2, 0.95: 0.1}
+"""Of the small stacked LSTM from a sparsity on, chosen on the static network. With the preset's, which suits S = 0.67,
+it learns no more than word frequencies."""
+
 SMALL = Scale(
     name="small",
     about="minutes of one core a run, with the paper's proportions of weights to words and of recurrent weights",
@@ -89,6 +101,7 @@ SMALL = Scale(
     hours={"stacked-lstm": 0.12, "rhn": 0.12, "on-lstm": 0.12, "on-lstm-1300": 0.16, "awd-lstm-mos": 0.12},
     budget=TIMED_SECONDS,
     seeds=(1, 2, 3),
+    sparser={"stacked-lstm": {sparsity: (f"model.dropout={dropout:g}",) for sparsity, dropout in _DROPOUT.items()}},
 )
 
 MEDIUM = Scale(
