@@ -33,8 +33,10 @@ def test_tensors_of_the_best_model(tmp_path: Path) -> None:
     original = path.read_bytes()
     save_tensors(path, weights, described)
     assert path.read_bytes() == original, "equal content gives equal bytes"
-    for position in range(len(original)):
-        path.write_bytes(original[:position] + bytes([original[position] ^ 1]) + original[position + 1 :])
+    for position, byte in enumerate(original):
+        with path.open("r+b") as file:  # in place: a file that is written anew may wait for the disk
+            file.seek(max(position - 1, 0))
+            file.write(original[max(position - 1, 0) : position] + bytes([byte ^ 1]))
         with pytest.raises(UserError, match=str(path)):
             load_tensors(path)
     path.write_bytes(original[:-1])

@@ -37,7 +37,7 @@ def test_all_engines_train_the_same_network(network: str):
     assert counts["packed"] < counts["masked"] == counts["dense"]
 
 
-@pytest.mark.parametrize("engine", ["no-onednn", "bfloat16"])
+@pytest.mark.parametrize("engine", ["no-onednn", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def test_rivals_train_the_same_network(engine: str):
     if engine == "bfloat16" and not computes_in(torch.bfloat16):
         pytest.skip("torch fails in bfloat16 on this machine")

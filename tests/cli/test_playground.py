@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from selfish_rnn import cli
 from selfish_rnn.engine import available
 from selfish_rnn.runs.export import export
 from tiny_runs import tiny_run
@@ -150,8 +151,11 @@ def test_a_pipe_gets_the_text_once(exported: Path) -> None:
     assert done.stdout.count("tokens/s") == done.stdout.count("the dog")
 
 
-def test_a_prompt_of_the_command_line_is_refused(exported: Path) -> None:
-    command = [sys.executable, "-m", "selfish_rnn", "generate", str(exported), "-i", "--prompt", "the"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "leave out --prompt" in done.stderr
+def test_a_prompt_of_the_command_line_is_refused(
+    exported: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["selfish-rnn", "generate", str(exported), "-i", "--prompt", "the"])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 2
+    assert "leave out --prompt" in capsys.readouterr().err

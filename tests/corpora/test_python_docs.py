@@ -4,14 +4,23 @@ import sys
 
 import pytest
 
-from selfish_rnn.corpora import load_corpus, unigram_perplexity
+from selfish_rnn.corpora import Corpus, load_corpus, unigram_perplexity
 from selfish_rnn.corpora.corpus import SPLITS
 from selfish_rnn.corpora.python_docs import _sentences_by_topic, python_docs_texts
 from selfish_rnn.errors import UserError
 
 
-def test_built_in_corpus() -> None:
-    corpus = load_corpus("python-docs")
+@pytest.fixture(scope="module")
+def texts() -> dict[str, str]:
+    return python_docs_texts()
+
+
+@pytest.fixture(scope="module")
+def corpus() -> Corpus:
+    return load_corpus("python-docs")
+
+
+def test_built_in_corpus(corpus: Corpus) -> None:
     sizes = {split: getattr(corpus, split).numel() for split in SPLITS}
     total = sum(sizes.values())
     assert 45_000 < total < 130_000
@@ -24,15 +33,14 @@ def test_built_in_corpus() -> None:
     assert load_corpus("python-docs").train.equal(corpus.train)
 
 
-def test_prompt_is_split_like_the_corpus() -> None:
-    vocabulary = load_corpus("python-docs").vocabulary
+def test_prompt_is_split_like_the_corpus(corpus: Corpus) -> None:
+    vocabulary = corpus.vocabulary
     words = vocabulary.decode(vocabulary.encode("The class, if any, xyzzy."))
     assert words == ["the", "class", ",", "if", "any", ",", "<unk>", "."]
     assert vocabulary.join(words) == "the class, if any, <unk>."
 
 
-def test_held_out_sentences_are_not_training_sentences() -> None:
-    texts = python_docs_texts()
+def test_held_out_sentences_are_not_training_sentences(texts: dict[str, str]) -> None:
     # Short formulas ("see the documentation of ...") do recur; whole sections must not.
     sentences = {split: {line for line in texts[split].split("\n") if len(line.split()) >= 12} for split in SPLITS}
     for split in ("valid", "test"):
@@ -59,10 +67,10 @@ def test_markup_and_code_are_left_out() -> None:
     ]
 
 
-def test_texts_do_not_depend_on_the_order_of_topics() -> None:
+def test_texts_do_not_depend_on_the_order_of_topics(texts: dict[str, str]) -> None:
     from pydoc_data.topics import topics
 
-    assert python_docs_texts(dict(reversed(topics.items()))) == python_docs_texts(topics)
+    assert python_docs_texts(dict(reversed(topics.items()))) == texts
 
 
 def test_python_without_the_module(monkeypatch: pytest.MonkeyPatch) -> None:

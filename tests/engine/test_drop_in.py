@@ -68,7 +68,7 @@ def test_functions_of_torch_say_what_to_do() -> None:
         nn.functional.linear(torch.zeros(2, 3), weight)
 
 
-@pytest.mark.parametrize("include", ["0*", "3*", "*"])
+@pytest.mark.parametrize("include", [pytest.param("0*", marks=pytest.mark.slow), "3*", "*"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_whichever_layers_are_packed(include: str, dtype: torch.dtype) -> None:
     if include == "0*" and not computes_in(dtype):

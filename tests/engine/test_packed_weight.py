@@ -199,7 +199,15 @@ def test_a_saved_tensor_may_lie_anywhere_in_memory() -> None:
         assert_consistent(other)
 
 
-@pytest.mark.parametrize(("rows", "density"), [(20, 0.0), (20, 0.3), (20, 1.0), (1100, 0.004)])
+@pytest.mark.parametrize(
+    ("rows", "density"),
+    [
+        (20, 0.3),
+        (1100, 0.004),
+        pytest.param(20, 0.0, marks=pytest.mark.slow),
+        pytest.param(20, 1.0, marks=pytest.mark.slow),
+    ],
+)
 def test_a_damaged_index_is_refused_or_harmless(rows: int, density: float) -> None:
     weight = packed(rows, 70, density, 2)
     refused = 0

@@ -47,6 +47,12 @@ def test_a_damaged_corpus_json_is_one_clear_error(run: Path, content: bytes) -> 
     (run / "corpus.json").write_bytes(content)
     with pytest.raises(UserError, match=r"corpus\.json is damaged.*restore it from a copy"):
         _ = Run.open(run).corpus
+
+
+def test_a_run_goes_on_when_its_damaged_corpus_json_is_removed(run: Path) -> None:
+    (run / "corpus.json").write_bytes(b"x")
+    with pytest.raises(UserError, match="if you know that it is, remove the file and continue"):
+        _ = Run.open(run).corpus
     (run / "corpus.json").unlink()
     Run.open(run).train()  # as the message says
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from selfish_rnn.scheduling import scheduler
 from selfish_rnn.scheduling.progress import RunProgress, read_progress
 from selfish_rnn.scheduling.scheduler import Job, Progress, run
 
@@ -24,6 +25,11 @@ with open(folder / "starts", "a") as starts: starts.write("x")
 time.sleep(seconds)
 folder.joinpath("done").touch()
 """
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "POLL_SECONDS", 0.02)
 
 
 def job(folder: Path, seconds: float = 0.0, code: str = WORK, limit: float | None = None) -> Job:
@@ -58,7 +64,7 @@ def test_all_jobs_are_done_no_more_at_a_time_than_workers(tmp_path: Path) -> Non
         nonlocal most
         most = max(most, len(progress.running))
 
-    progress = run([job(tmp_path / name, 0.3) for name in "abcde"], 2, listen)
+    progress = run([job(tmp_path / name, 0.1) for name in "abcde"], 2, listen)
     assert states(progress) == dict.fromkeys("abcde", "finished")
     assert most == 2
 
@@ -90,7 +96,7 @@ def test_a_job_out_of_time_is_asked_to_stop(tmp_path: Path) -> None:
         if progress.running:
             wait_for(tmp_path / "slow" / "starts")
 
-    progress = run([job(tmp_path / "slow", 60, limit=0.5), job(tmp_path / "fast", limit=60)], 2, listen)
+    progress = run([job(tmp_path / "slow", 60, limit=0.2), job(tmp_path / "fast", limit=60)], 2, listen)
     assert states(progress) == {"slow": "out of time", "fast": "finished"}
     assert (tmp_path / "slow" / "asked").exists()
 

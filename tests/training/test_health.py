@@ -53,7 +53,9 @@ def found(texts: Path, spoil: Callable[[Trainer], None], **changes: Any) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize(
+    "value", [torch.nan, *(pytest.param(value, marks=pytest.mark.slow) for value in (torch.inf, -torch.inf))]
+)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("engine", ["masked", "packed"])
 def test_a_weight_is_found_in_its_update(texts: Path, engine: str, optimizer: str, value: float) -> None:
