@@ -115,7 +115,7 @@ def test_a_key_that_is_there_twice_is_named_with_its_line(tmp_path: Path) -> Non
         b"a: !!binary x",
         b"x: &x\n  <<: *x\n",
         b"y" * (2**20 + 2),
-        b"\n".join(b"key%d: 1" % number for number in range(2_000)),
+        pytest.param(b"\n".join(b"key%d: 1" % number for number in range(20_000)), marks=pytest.mark.slow),
     ],
 )
 def test_any_file_that_is_no_configuration_is_one_clear_error(tmp_path: Path, content: bytes) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-SLOW = ("test_accelerate.py", "test_huggingface.py", "test_lightning.py")
-"""Files that mark all of their tests ``slow``."""
+SLOW_AS_A_WHOLE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.slow\b", re.MULTILINE)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    return True if collection_path.name in SLOW and config.option.markexpr == "not slow" else None
+    if config.option.markexpr != "not slow" or collection_path.suffix != ".py":
+        return None
+    return True if SLOW_AS_A_WHOLE.search(collection_path.read_text()) else None

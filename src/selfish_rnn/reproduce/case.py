@@ -16,9 +16,6 @@ METHOD_WORDS: dict[str, tuple[str, ...]] = {
 DENSE = ("dense", "small-dense")
 """Methods without a sparsity of their own."""
 
-DENSE_AT_FIRST = (*DENSE, "gmp")
-"""Methods whose networks have all weights when training starts."""
-
 
 @dataclass(frozen=True)
 class Case:

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 
+from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS
 from selfish_rnn.experiment.presets import Settings, build_experiment, read_preset, with_assignments
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.experiment.small_dense import resolve_model
-from selfish_rnn.reproduce.case import DENSE, DENSE_AT_FIRST, Case, Item
+from selfish_rnn.reproduce.case import DENSE, Case, Item
 from selfish_rnn.reproduce.scales import Scale
 
 AVERAGING = ("snt-asgd", "nt-asgd")
@@ -66,7 +67,8 @@ class PlannedRun:
     def _network_words(self) -> tuple[str, ...]:
         """Preset and changes of the scale; those made for averaging optimizers only where there is one."""
         preset, *changes = self.scale.networks[self.case.network]
-        if self.case.method not in DENSE_AT_FIRST:
+        configured = CONFIGURED_METHODS.get(self.case.method)  # none: Selfish with another part, which starts sparse
+        if configured is None or not configured.method.allocation.dense:
             changes += self.scale.changes(self.case.network, self.case.sparsity)
         if self.case.optimizer in AVERAGING:
             return (preset, *changes)
