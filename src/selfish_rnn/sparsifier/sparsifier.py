@@ -199,8 +199,10 @@ class Sparsifier(TopologyKeeper):
             raise RuntimeError("rewiring needs the raw weights: call rewire() outside optimizer.averaged()")
         self.refuse_lost_weights()
         self._check_loaded()
+        self._track_resumed()
         for weight in self.weights:
             weight.refuse_non_finite()
+            weight.check_trained_weights()
         rate = self.prune_rate
         self.rewirings_done += 1
         self.last_rewired_fraction = 0.0

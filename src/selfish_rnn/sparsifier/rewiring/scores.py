@@ -30,6 +30,7 @@ class DenseScores:
         self._remembered = signal is not None and signal.kept_by_optimizer
         self._weights = weights
         self._optimizers = optimizers
+        self._until_known = True
 
     @property
     def by_gradient(self) -> bool:
@@ -41,8 +42,17 @@ class DenseScores:
         return self._remembered and keeps_momentum(optimizer)
 
     def in_momentum(self) -> bool:
-        """Whether gradients must stay dense to get into an optimizer's momentum; also before any optimizer is known."""
-        return self._remembered and (not self._optimizers or not self.by_gradient)
+        """Return whether gradients must stay dense to get into an optimizer's momentum.
+
+        Before any optimizer is known they stay dense, unless the run is resumed and its optimizer has no momentum.
+        """
+        if not self._optimizers:
+            return self._remembered and self._until_known
+        return self._remembered and not self.by_gradient
+
+    def resume(self, in_momentum: bool) -> None:
+        """Continue as in the saved run, where :meth:`in_momentum` was this, until an optimizer is known."""
+        self._until_known = in_momentum
 
     def start(self) -> None:
         """Collect the dense gradients of the backward passes to come, if they are needed."""
