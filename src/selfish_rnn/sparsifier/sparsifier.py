@@ -305,7 +305,7 @@ class Sparsifier(TopologyKeeper):
         """
         occasional = {
             "gradients": {weight.name: weight.collected_gradient() for weight in self.weights if weight.has_gradient},
-            "gradients_in_momentum": self._scores.in_momentum() if self._scores.remembered else None,
+            "gradients_in_momentum": self._scores.in_momentum() if self._scores.by_momentum else None,
             "manual_updates": self._manual_updates.state(self.hooked_parameters),
         }
         return {

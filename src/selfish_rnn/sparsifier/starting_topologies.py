@@ -155,8 +155,8 @@ def _existing(chosen: Sequence[Chosen], masks: Mapping[str, Tensor] | None, spar
     if missing > 0 and masks is None:
         warnings.warn(
             f'topology="nonzero" has {count:,} weights, {missing:,} fewer than sparsity={sparsity:g} gives: weights '
-            "that are exactly zero, such as those that have just grown, are lost. The saved state of the sparsifier has "
-            "them: load it with load_state_dict",
+            "that are exactly zero, such as those that have just grown, are lost. The saved sparsifier has them: load "
+            "its state with load_state_dict",
             stacklevel=4,
         )
     return topologies

@@ -27,7 +27,7 @@ class DenseScores:
         self, signal: Signal | None, weights: Sequence[SparseWeight], optimizers: Collection[Optimizer]
     ) -> None:
         self._signal = signal
-        self.remembered = signal is not None and signal.kept_by_optimizer
+        self.by_momentum = signal is not None and signal.kept_by_optimizer
         self._weights = weights
         self._optimizers = optimizers
         self._until_known = True
@@ -39,7 +39,7 @@ class DenseScores:
 
     def is_momentum_of(self, optimizer: Optimizer) -> bool:
         """Whether it is the momentum of this optimizer."""
-        return self.remembered and keeps_momentum(optimizer)
+        return self.by_momentum and keeps_momentum(optimizer)
 
     def in_momentum(self) -> bool:
         """Return whether gradients must stay dense to get into an optimizer's momentum.
@@ -47,8 +47,8 @@ class DenseScores:
         Before any optimizer is known they stay dense, unless the run is resumed and its optimizer has no momentum.
         """
         if not self._optimizers:
-            return self.remembered and self._until_known
-        return self.remembered and not self.by_gradient
+            return self.by_momentum and self._until_known
+        return self.by_momentum and not self.by_gradient
 
     def resume(self, in_momentum: bool) -> None:
         """Continue as in the saved run, where :meth:`in_momentum` was this, until an optimizer is known."""
