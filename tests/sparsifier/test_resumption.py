@@ -95,12 +95,12 @@ def test_a_masked_run_continues_identically(method: str, optimizer: str) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("order", ORDERS, ids="-".join)
 @pytest.mark.parametrize("packed", [False, pytest.param(True, marks=needs_kernels)], ids=["masked", "packed"])
 @pytest.mark.parametrize("method", METHODS)
-def test_every_run_continues_identically(method: str, packed: bool, order: tuple[str, ...], moment: str) -> None:
+def test_every_run_continues_identically(method: str, packed: bool, order: tuple[str, ...]) -> None:
+    """Six orders by three moments: each optimizer meets every moment in two of the orders."""
     if packed and unpackable(METHODS[method]) is not None:
         pytest.skip("the method needs the masked engine")
-    for optimizer in OPTIMIZERS:
-        continues_identically(method, optimizer, packed, order, moment)
+    for number, optimizer in enumerate(OPTIMIZERS, start=ORDERS.index(order)):
+        continues_identically(method, optimizer, packed, order, MOMENTS[number % len(MOMENTS)])

@@ -87,10 +87,10 @@ def _per_weight(optimizer: Optimizer, parameter: nn.Parameter) -> list[tuple[str
     for key, value in optimizer.state.get(parameter, {}).items():
         if not isinstance(value, Tensor) or value.ndim == 0:
             continue
-        # A byte is no number of a weight but the code of a quantized one.
-        if value.shape in (parameter.shape, (parameter.numel(),)) and value.dtype != torch.uint8:
+        per_weight = value.shape in (parameter.shape, (parameter.numel(),))
+        if per_weight and value.dtype != torch.uint8:
             state.append((key, value, _fresh_value(optimizer, parameter, key)))
-        elif not _of_whole_matrix(value, parameter.shape):
+        elif per_weight or not _of_whole_matrix(value, parameter.shape):  # bytes are codes of quantized numbers
             _warn_of_unknown_layout(optimizer, key, value, parameter)
     return state
 

@@ -148,17 +148,21 @@ def _existing(chosen: Sequence[Chosen], masks: Mapping[str, Tensor] | None, spar
             raise ValueError(f"no weight of {name} exists: all of it is zero; exclude it, or leave one at least")
     count, size = sum(each.count for each in topologies), sum(each.size for each in topologies)
     found = 1 - count / size
-    if sparsity is not None and abs(found - sparsity) > 0.01:
-        raise ValueError(f"the existing topology has sparsity {found:.4g}, not {sparsity:g}: leave sparsity= out")
-    promised = count if sparsity is None else budget([each.shape for each in topologies], 1 - sparsity)
-    missing = promised - count
+    if sparsity is None:
+        return topologies
+    missing = budget([each.shape for each in topologies], 1 - sparsity) - count
+    lost = ""
     if missing > 0 and masks is None:
-        warnings.warn(
+        lost = (
             f'topology="nonzero" has {count:,} weights, {missing:,} fewer than sparsity={sparsity:g} gives: weights '
             "that are exactly zero, such as those that have just grown, are lost. The saved sparsifier has them: load "
-            "its state with load_state_dict",
-            stacklevel=4,
+            "its state with load_state_dict"
         )
+    if abs(found - sparsity) > 0.01:
+        problem = f"the existing topology has sparsity {found:.4g}, not {sparsity:g}: leave sparsity= out"
+        raise ValueError(f"{problem}; {lost}" if lost else problem)
+    if lost:
+        warnings.warn(lost, stacklevel=4)
     return topologies
 
 

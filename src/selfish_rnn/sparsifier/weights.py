@@ -214,7 +214,7 @@ class MaskedWeight(SparseWeight):
 
     @property
     def count(self) -> int:
-        return int(self.mask.count_nonzero())
+        return self._count
 
     def gather(self, tensor: Tensor) -> Tensor:
         return _at(tensor, self.topology)
@@ -292,6 +292,7 @@ class MaskedWeight(SparseWeight):
     def _set_mask(self, topology: Topology) -> None:
         """Set ones and zeros of the parameter's type: torch multiplies by these many times faster than by booleans."""
         dtype, device = self.parameter.dtype, self.parameter.device
+        self._count = topology.count  # the mask may be on a device that has to be waited for
         self._full = topology.count == topology.size
         if self._full:
             self.mask = torch.ones((), dtype=dtype, device=device).expand(self.shape)  # takes no memory
