@@ -29,6 +29,11 @@ def counts(sparsifier: Sparsifier) -> dict[str, int]:
     return {weight.name: weight.count for weight in sparsifier.weights}
 
 
+def by_layer(weights: dict[str, int]) -> list[int]:
+    layers = ("embedding.weight",), NAMES[1:3], NAMES[3:5], ("decoder.weight",)
+    return [sum(weights[name] for name in names) for names in layers]
+
+
 def epoch(sparsifier: Sparsifier, model: nn.Module, optimizer: torch.optim.Optimizer, seed: int) -> None:
     optimizer.zero_grad()
     with sparsifier.dense_gradients():
@@ -69,6 +74,8 @@ def test_every_method_keeps_exactly_the_budgets(
                 assert weight.count == weight.size
     if method in MOVING:
         assert sparsifier.active_weights == sum(expected.values())
+    elif METHODS[method].pool.layer:
+        assert by_layer(counts(sparsifier)) == by_layer(expected)
     elif method != "dense":
         assert counts(sparsifier) == expected
         assert sparsifier.sparsity == 1 - sum(expected.values()) / sparsifier.total_weights

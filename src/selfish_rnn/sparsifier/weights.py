@@ -214,7 +214,7 @@ class MaskedWeight(SparseWeight):
 
     @property
     def count(self) -> int:
-        return self._count
+        return self._count if self.mask.is_meta else int(self.mask.count_nonzero())
 
     def gather(self, tensor: Tensor) -> Tensor:
         return _at(tensor, self.topology)
@@ -292,7 +292,7 @@ class MaskedWeight(SparseWeight):
     def _set_mask(self, topology: Topology) -> None:
         """Set ones and zeros of the parameter's type: torch multiplies by these many times faster than by booleans."""
         dtype, device = self.parameter.dtype, self.parameter.device
-        self._count = topology.count  # the mask may be on a device that has to be waited for
+        self._count = topology.count
         self._full = topology.count == topology.size
         if self._full:
             self.mask = torch.ones((), dtype=dtype, device=device).expand(self.shape)  # takes no memory
