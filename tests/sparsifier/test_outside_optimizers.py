@@ -122,7 +122,7 @@ def test_tied_and_frozen_weights_and_those_on_the_meta_device() -> None:
 
 
 def test_an_ordinary_step_masks_every_gradient_once_and_every_weight_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And never asks whether weights lie outside, which would make a GPU wait."""
+    """And never asks whether weights lie outside the topology, which would synchronize a GPU."""
     calls: list[str] = []
     model = Classifier()
     sparsifier = Sparsifier(model, sparsity=0.8, rewirings=4, rewire_every=100)

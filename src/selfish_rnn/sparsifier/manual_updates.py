@@ -65,7 +65,8 @@ class ManualUpdates:
         warnings.warn(
             f"rewire_every={self._rewire_every} counts optimizer steps, and there was none in {self._passes} backward "
             "passes, but the weights change. Changes between two forward passes of the model are counted as steps from "
-            "now on. To decide yourself, leave rewire_every= out and call rewire() after your updates",
+            "now on. To decide yourself, or if the model is compiled, leave rewire_every= out and call rewire() after "
+            "your updates",
             stacklevel=2,
         )
         return True
