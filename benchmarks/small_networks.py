@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,7 @@ print("next word of 16 units, us:", *(f"{name} {microseconds:.0f}" for name, mic
 options.out.parent.mkdir(parents=True, exist_ok=True)
 record = {
     "command": "python " + " ".join(sys.argv),
-    "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    "date": datetime.now(UTC).isoformat(timespec="seconds"),
     "machine": system.machine(),
     "kernels": library.target(),
     "torch": torch.__version__,
