@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.model_settings import MODEL_SETTINGS
 from selfish_rnn.experiment.presets import read_config
-from selfish_rnn.files import read_json
+from selfish_rnn.files import load_tensors, read_json
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.topology import Topology
 from selfish_rnn.training.saved_weights import MASK
@@ -162,18 +160,18 @@ def _is_number(value: Any) -> bool:
 
 
 def _read_topologies(folder: RunFolder, settings: Mapping[str, Any]) -> dict[str, Topology]:
-    if not folder.model.exists() or not folder.vocabulary.exists():
+    if not folder.model.exists():
         return {}
+    tensors, metadata = load_tensors(folder.model)
+    words = len(folder.read_model_vocabulary(metadata))
     try:
         model = MODEL_SETTINGS[settings["model"]["name"]].model_validate(settings["model"])
-        outline = model.outline(len(folder.read_vocabulary()))
-        with safe_open(folder.model, framework="pt") as file:
-            saved = set(file.keys())
-            return {
-                each.name: Topology.from_saved(file.get_tensor(each.name + MASK), each.shape, each.gates)
-                for each in outline.sparse_matrices()
-                if each.name + MASK in saved
-            }
-    except (OSError, SafetensorError, ValueError) as error:
+        outline = model.outline(words)
+        return {
+            each.name: Topology.from_saved(tensors[each.name + MASK], each.shape, each.gates)
+            for each in outline.sparse_matrices()
+            if each.name + MASK in tensors
+        }
+    except (KeyError, TypeError, ValueError) as error:
         reason = f"is damaged or does not fit config.yaml ({error})"
         raise UserError(f"{folder.model} {reason}: restore it from a copy") from error

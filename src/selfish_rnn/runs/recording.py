@@ -105,8 +105,12 @@ class RunRecorder(PauseKeeper):
         return notes
 
     def on_best(self, trainer: Trainer) -> None:
-        about = {"epoch": str(trainer.state.best_epoch), "run": identity(trainer.experiment)}
-        save_tensors(self.folder.model, trainer.weights(), about)
+        metadata = {
+            "epoch": str(trainer.state.best_epoch),
+            "run": identity(trainer.experiment),
+            "vocabulary": trainer.corpus.vocabulary.checksum(),
+        }
+        save_tensors(self.folder.model, trainer.weights(), metadata)
 
     def on_epoch(self, record: EpochRecord) -> None:
         self.folder.metrics.append(record.metrics())
