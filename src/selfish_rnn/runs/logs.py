@@ -94,11 +94,11 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     """Return the record of a whole line, or None where there is none."""
     try:
         record = json.loads(line)
+        # Without its end a line was still being written, and the next record would be glued to it.
+        whole = line.endswith(b"\n") and isinstance(record, dict)
+        return _converted(record, _as_number) if whole else None
     except (ValueError, RecursionError):
         return None
-    # Without its end a line was still being written, and the next record would be glued to it.
-    whole = line.endswith(b"\n") and isinstance(record, dict)
-    return _converted(record, _as_number) if whole else None
 
 
 def _belongs(line: bytes, step: int) -> bool:
