@@ -270,5 +270,5 @@ def test_inside_an_epoch_the_history_of_topologies_tells(texts: Path, tmp_path: 
 
 def test_a_run_without_an_epoch_is_told_so(texts: Path, tmp_path: Path) -> None:
     run = Run.start(tiny_experiment(texts), tmp_path / "run")
-    with pytest.raises(UserError, match="no epoch of .* is finished yet"):
+    with pytest.raises(UserError, match=r"no epoch of .* is finished yet"):
         run_flops(run)

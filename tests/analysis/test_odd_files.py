@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import shutil
@@ -13,8 +14,11 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_up import MATRICES, record, write_run
 from typer.testing import CliRunner
 
+from selfish_rnn.analysis.records import read_run
+from selfish_rnn.analysis.report import report_html
 from selfish_rnn.cli.app import app
 from selfish_rnn.errors import UserError
 from tiny_runs import finished_run
@@ -124,7 +128,7 @@ def fuzz(original: Path, command: str, data: st.DataObject) -> None:
             assert not CONTROL.search(out.read_text())
 
 
-@given(st.data())
+@given(data=st.data())
 def test_a_report_is_a_page_or_one_line(original: Path, data: st.DataObject) -> None:
     fuzz(original, "report", data)
 
@@ -132,6 +136,26 @@ def test_a_report_is_a_page_or_one_line(original: Path, data: st.DataObject) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["evaluate", "resume", "flops", "generate", "export"])
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=40)
 def test_other_commands_end_well_or_in_one_line(original: Path, command: str, data: st.DataObject) -> None:
     fuzz(original, command, data)
+
+
+def test_a_report_compares_networks_with_other_gates(tmp_path: Path) -> None:
+    long, short = (record(name, **{"model.name": f"stacked-{name}"}) for name in ("lstm", "gru"))
+    density = {name: {"reset": 0.3, "update": 0.3, "all": 0.3} for name in MATRICES}
+    short = dataclasses.replace(short, epochs=[dataclasses.replace(each, density=density) for each in short.epochs])
+    page = report_html([read_run(write_run(tmp_path / each.name, each)) for each in (long, short)])
+    assert "forget" in page
+    assert "reset" in page
+
+
+@pytest.mark.parametrize("sign", ["\x1b]52;c;x\x07", "\x9b2J", "\u202e", "\x00"])
+def test_control_characters_of_names_are_written_out_in_a_report(sign: str) -> None:
+    run = record(f"run{sign}", corpus="abc")
+    run = dataclasses.replace(run, corpus={"name": f"text{sign}"})
+    runs, written = [run, record("other", seed=3, method="set")], sign.encode("unicode_escape").decode()
+    for title, names in ((None, ("run", "text")), (f"title{sign}", ("run", "title"))):
+        page = report_html(runs, title=title)
+        assert not CONTROL.search(page)
+        assert all(f"{name}{written}" in page for name in names)

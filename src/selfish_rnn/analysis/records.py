@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from selfish_rnn.errors import UserError, shown, unknown
 from selfish_rnn.experiment.explain import explain
@@ -26,7 +26,14 @@ Number = Annotated[float, Field(strict=True)]
 Seconds = Annotated[float, Field(strict=True, ge=0, le=1e12)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 
-Densities = Mapping[str, Mapping[str, Share]]
+
+def _with_whole(gates: Mapping[str, float]) -> Mapping[str, float]:
+    if WHOLE not in gates:
+        raise ValueError(f"it must have a density of {WHOLE!r}")
+    return gates
+
+
+Densities = Mapping[str, Annotated[Mapping[str, Share], AfterValidator(_with_whole)]]
 """Of each matrix the density of each gate; of a matrix with several gates also of ``"all"`` of it."""
 
 
@@ -184,7 +191,7 @@ def _checked(kind: TypeAdapter[Kind], content: Mapping[str, Any], source: str, r
     except ValidationError as error:
         detail = error.errors(include_url=False, include_input=False)[0]
         key = shown(".".join(map(str, detail["loc"])))[1:-1]
-        reason = detail["msg"].replace("Input should be", "it must be")
+        reason = detail["msg"].replace("Input should be", "it must be").removeprefix("Value error, ")
         raise UserError(f"{source} has no valid {key} ({reason}): {remedy}") from None
 
 
@@ -211,11 +218,7 @@ def _epochs(folder: RunFolder) -> tuple[EpochRecord, ...]:
 
 def _epoch(line: Mapping[str, Any], number: int, path: Path) -> EpochRecord:
     content = {**line, "weights_above": line.get("weights_above_0.1", {})}
-    epoch = _checked(_EPOCH, content, f"line {number} of {path}", "delete that line")
-    incomplete = [name for name, gates in epoch.density.items() if WHOLE not in gates]
-    if incomplete:
-        raise UserError(f"line {number} of {path} has no density of all of {shown(incomplete[0])}: delete that line")
-    return epoch
+    return _checked(_EPOCH, content, f"line {number} of {path}", "delete that line")
 
 
 def _gates(epoch: EpochRecord) -> dict[str, set[str]]:
