@@ -265,6 +265,22 @@ def test_a_checkpoint_is_evaluated_by_a_new_callback(stage: str, bound: bool, ch
         assert callback.sparsifier.rewirings == EPOCHS
 
 
+def test_averages_that_an_evaluation_does_not_see_are_mentioned(tmp_path: Path) -> None:
+    callback = SelfishCallback(sparsity=0.7, monitor="val_loss")
+    module = Module("snt-asgd")
+    fit(callback, ModelCheckpoint(tmp_path, "last"), module=module)
+    trainer = silent_trainer(SelfishCallback(sparsity=0.7))
+    loader = DataLoader(examples(), 40)
+    checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    for fired in (True, False):
+        checkpoint["optimizer_states"][0]["param_groups"][0]["trigger"]["fired"] = fired
+        torch.save(checkpoint, tmp_path / "edited.ckpt")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            trainer.test(Module(), loader, ckpt_path=tmp_path / "edited.ckpt")
+        assert fired == any("test sees the raw weights" in str(each.message) for each in caught)
+
+
 def test_an_evaluation_without_a_checkpoint_leaves_the_module_as_it_is() -> None:
     module, other = Module(), Module()
     silent_trainer(SelfishCallback(sparsity=0.7)).test(module, DataLoader(examples(), 8))

@@ -113,6 +113,14 @@ class SelfishCallback(Callback):
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._training = trainer.state.fn == "fit"
+        groups = [each["param_groups"][0] for each in checkpoint.get("optimizer_states", ()) if each["param_groups"]]
+        if not self._training and any(group.get("trigger", {}).get("fired") for group in groups):
+            warnings.warn(
+                f"{trainer.state.fn.value} sees the raw weights of the checkpoint, not the averages of its optimizer: "
+                "evaluate in the process that trained, or load the state of the optimizer and evaluate inside its "
+                "averaged()",
+                stacklevel=2,
+            )
 
     def state_dict(self) -> dict[str, Any]:
         return {"sparsifier": self.sparsifier.state_dict()}
