@@ -59,7 +59,8 @@ class SparseEpochs:
         def bind(module: nn.Module, *_: Any) -> None:
             self.bind(module, 1)
 
-        self._awaited.callback(model.register_load_state_dict_pre_hook(bind).remove)
+        handle = model.register_load_state_dict_pre_hook(bind)  # type: ignore[no-untyped-call]
+        self._awaited.callback(handle.remove)
 
     def stop_waiting(self) -> None:
         """Undo :meth:`bind_when_loaded`; a model that was bound stays bound."""
