@@ -21,6 +21,7 @@ from selfish_rnn.engine.index import (
     saved_whole,
 )
 from selfish_rnn.engine.library import address
+from selfish_rnn.engine.packed_values import mark_values, plain, set_data
 from selfish_rnn.sparsifier.optimizer_state import gather_with_fill, move_state
 from selfish_rnn.sparsifier.weights import SparseWeight, StoredWeight
 from selfish_rnn.topology import GateLayout
@@ -89,8 +90,28 @@ class PackedWeight(StoredWeight):
 
     def _take_index(self, index: Tensor) -> None:
         self._buffers["index"] = index
+        current = self._mark_values()
         if self._fingerprint is not None:
-            self._fingerprint = fingerprint(index)
+            self._fingerprint = current
+
+    def _mark_values(self) -> tuple[int, int] | None:
+        """Let the values carry the order that the index gives them; return the fingerprint of the index."""
+        current = fingerprint(self._buffers["index"])
+        mark_values(self._parameters.get("values"), self.shape, None if current is None else current[0])
+        return current
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        super().register_parameter(name, param)
+        self._mark_values()
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> PackedWeight:
+        applied: PackedWeight = super()._apply(fn, recurse)
+        self._mark_values()
+        return applied
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._mark_values()
 
     def sparse_weight(self, name: str, gates: GateLayout) -> SparseWeight:
         from selfish_rnn.engine.packed_sparse_weight import PackedSparseWeight  # which is made of this class
@@ -225,8 +246,8 @@ class PackedWeight(StoredWeight):
             self.values.copy_(values)
             return
         # Only with the dtype does torch drop what accumulates the gradient, which expects the old number of values.
-        self.values.data = torch.empty(0, dtype=torch.float64)
-        self.values.data = values
+        set_data(self.values, torch.empty(0, dtype=torch.float64))
+        set_data(self.values, values)
         torch.autograd.graph.increment_version(self.values)
 
     # Copies and state
@@ -260,6 +281,8 @@ class PackedWeight(StoredWeight):
         if self._fingerprint is not None:
             self._refuse_overwritten(self.index)
         super()._save_to_state_dict(destination, prefix, keep_vars)
+        if not keep_vars:
+            destination[prefix + "values"] = plain(destination[prefix + "values"])
 
     def _load_from_state_dict(
         self,
@@ -289,6 +312,7 @@ class PackedWeight(StoredWeight):
                 self._buffers["index"] = held.new_empty(len(index))
             if values.shape != self.values.shape:
                 self._replace_values(self.values.new_zeros(len(values)))
+            mark_values(self.values, self.shape, None)  # what is copied into them comes with its index
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
