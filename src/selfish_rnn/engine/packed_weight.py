@@ -21,7 +21,7 @@ from selfish_rnn.engine.index import (
     saved_whole,
 )
 from selfish_rnn.engine.library import address
-from selfish_rnn.engine.packed_values import mark_values, plain, set_data
+from selfish_rnn.engine.parameters.packed_values import mark_values, plain, set_data
 from selfish_rnn.sparsifier.optimizer_state import gather_with_fill, move_state
 from selfish_rnn.sparsifier.weights import SparseWeight, StoredWeight
 from selfish_rnn.topology import GateLayout
@@ -201,6 +201,30 @@ class PackedWeight(StoredWeight):
         index, order = build_index(positions, self.shape, self.gate_rows)
         self._take_index(index)
         self._replace_values(values.to(torch.float32)[order])
+        self.values.grad = None
+
+    @torch.no_grad()
+    def follow(self, other: PackedWeight, fresh: Tensor) -> None:
+        """Take on the topology of another weight of the same shape.
+
+        Values stay where both have a weight. Where only ``other`` has one, the value comes from ``fresh``, which has
+        the order of ``other.values``.
+        """
+        if torch.equal(self.index, other.index):
+            return
+        if (self.shape, self.gate_rows) != (other.shape, other.gate_rows):
+            raise ValueError(
+                f"a packed weight of {self.shape} with gates of {self.gate_rows} rows cannot follow one of "
+                f"{other.shape} with gates of {other.gate_rows} rows"
+            )
+        before, places_before = self.sorted()
+        positions, places = other.sorted()
+        ranks = torch.searchsorted(before, positions).clamp_(max=max(len(before) - 1, 0))
+        common = before[ranks] == positions if len(before) else torch.zeros(len(positions), dtype=torch.bool)
+        values = plain(fresh.detach()).clone()
+        values[places[common]] = plain(self.values)[places_before[ranks[common]]]
+        self._take_index(other.index.clone())
+        self._replace_values(values)
         self.values.grad = None
 
     @torch.no_grad()
