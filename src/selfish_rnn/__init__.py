@@ -74,8 +74,9 @@ __all__ = [
     "DENSE", "DSR", "GMP", "METHODS", "NTASGD", "RIGL", "SELFISH", "SET", "SNFS", "SNTASGD", "STATIC", "STATIC_ER",
     "Allocation", "AveragedModel", "AveragedSGD", "GateLayout", "Growth", "IntrinsicSparseStructures", "Method",
     "Pool", "Pruning", "Redistribution", "Removal", "Schedule", "SparseTraining", "Sparsifier", "UserError",
-    "blend_", "deferred_init", "flops", "gate_densities", "is_matrix", "load_model", "load_packed", "pack", "quantize", "register",
-    "register_cell", "register_method", "register_packed", "save_packed", "shrink", "topology_distance", "unpack",
+    "blend_", "deferred_init", "flops", "gate_densities", "is_matrix", "load_model", "load_packed", "pack", "quantize",
+    "register", "register_cell", "register_method", "register_packed", "save_packed", "shrink", "topology_distance",
+    "unpack",
 ]  # fmt: skip
 
 _HOMES = {

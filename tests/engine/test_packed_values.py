@@ -296,7 +296,7 @@ def test_models_that_cannot_be_blended_are_refused_unchanged() -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in masked.state_dict().items())
     with pytest.raises(ValueError, match="differ in weight, bias"):
         blend_(nn.Linear(3, 2), nn.Linear(3, 4), 0.5)
-    with pytest.raises(ValueError, match="decay must be from 0 to 1, got 1.5"):
+    with pytest.raises(ValueError, match=r"decay must be from 0 to 1, got 1\.5"):
         blend_(model, model, 1.5)
     with pytest.raises(ValueError, match="int8 models cannot be blended"):
         blend_(quantize(copy.deepcopy(model)), model, 0.5)

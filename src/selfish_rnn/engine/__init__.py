@@ -7,6 +7,8 @@
     loss = linear_cross_entropy(lstm(inputs)[0], decoder.weight, decoder.bias, targets)
 """
 
+import torch
+
 from selfish_rnn.engine.conversions.averaging import AveragedModel, blend_
 from selfish_rnn.engine.conversions.shipping import load_packed, save_packed
 from selfish_rnn.engine.conversions.unpacking import unpack
@@ -25,8 +27,12 @@ from selfish_rnn.engine.registry import register_packed
 
 __all__ = [
     "AveragedModel", "PackedEmbedding", "PackedGRU", "PackedGRUCell", "PackedLSTM", "PackedLSTMCell", "PackedLinear",
-    "PackedRNN", "PackedRNNCell", "PackedWeight", "QuantizedWeight", "available", "blend_", "is_matrix", "linear_cross_entropy", "load_packed",
-    "output_loss", "pack", "quantize", "register_packed", "save_packed", "unpack",
+    "PackedRNN", "PackedRNNCell", "PackedWeight", "QuantizedWeight", "available", "blend_", "is_matrix",
+    "linear_cross_entropy", "load_packed", "output_loss", "pack", "quantize", "register_packed", "save_packed",
+    "unpack",
 ]  # fmt: skip
+
+# With these a packed or int8 model that was saved whole opens with torch.load(..., weights_only=True).
+torch.serialization.add_safe_globals([PackedWeight, QuantizedWeight])
 
 del optimizer_checks  # imported for its hook

@@ -22,6 +22,7 @@ from selfish_rnn.engine.index import (
 )
 from selfish_rnn.engine.library import address
 from selfish_rnn.engine.parameters.packed_values import mark_values, plain, set_data
+from selfish_rnn.engine.parameters.read_only import read_only
 from selfish_rnn.sparsifier.optimizer_state import gather_with_fill, move_state
 from selfish_rnn.sparsifier.weights import SparseWeight, StoredWeight
 from selfish_rnn.topology import GateLayout
@@ -42,8 +43,10 @@ class PackedWeight(StoredWeight):
         weight.to_dense(), weight.to_csr()
 
     ``values`` has one number for each existing weight, in the order the kernels want them. That order changes when
-    the matrix is rewired. ``index`` (bytes) is saved, loaded and copied with the module like any buffer; it takes four
-    bytes and a fraction for each weight.
+    the matrix is rewired, and arithmetic between values of two orders is refused. ``values.is_matrix`` is true and
+    ``values.matrix_shape`` is the shape of the matrix, for code that sorts parameters by their dimensions. ``index``
+    (bytes) is saved, loaded and copied with the module like any buffer; it takes four bytes and a fraction for each
+    weight.
 
     Args:
         shape: rows and columns.
@@ -160,6 +163,18 @@ class PackedWeight(StoredWeight):
         places = torch.empty(self.count, dtype=torch.int32, device="cpu")
         library.kernels().selfish_index_sorted(address(index), address(positions), address(places))
         return positions, places
+
+    @property
+    def data(self) -> Tensor:
+        """Dense, read-only copy of the matrix, for code that reads ``module.weight.data``."""
+        return read_only(self.to_dense())
+
+    @data.setter
+    def data(self, matrix: Tensor) -> None:
+        raise TypeError(
+            "`data` of a packed weight cannot be set: weight.assign(positions, values) takes other weights, "
+            "load_state_dict a saved state"
+        )
 
     @property
     def count(self) -> int:
