@@ -108,7 +108,7 @@ class PackedWeight(StoredWeight):
         self._mark_values()
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> PackedWeight:
-        applied: PackedWeight = super()._apply(fn, recurse)
+        applied: PackedWeight = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._mark_values()
         return applied
 

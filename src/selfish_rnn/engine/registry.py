@@ -116,8 +116,8 @@ def class_name(kind: type) -> str:
 
 def obstacle(module: nn.Module) -> str | None:
     """Return why a module has no packed counterpart, or None if it has one."""
-    kind = type(module)
-    base = _registered(kind)
+    kind: Any = type(module)
+    base: Any = _registered(kind)
     if base is None:
         return f"{class_name(kind)} has no packed counterpart"
     if "forward" in module.__dict__:
@@ -153,7 +153,7 @@ _HARMLESS = frozenset(
 
 
 @functools.cache
-def _overridden(kind: type[nn.Module], base: type[nn.Module]) -> list[str]:
+def _overridden(kind: Any, base: Any) -> list[str]:
     """Return what a subclass has in place of attributes of a base that may take part in the computation."""
     fixed, absent = inspect.getattr_static, object()
     names = {name for name in dir(base) if fixed(kind, name, absent) is not fixed(base, name, absent)}
@@ -163,7 +163,7 @@ def _overridden(kind: type[nn.Module], base: type[nn.Module]) -> list[str]:
 
 
 @functools.cache
-def _instance_names(kind: type[nn.Module]) -> frozenset[str]:
+def _instance_names(kind: Any) -> frozenset[str]:
     """Return the names of what instances of the nearest class of torch have."""
     ours = next((each for each in kind.__mro__ if each.__module__.startswith("torch.nn.modules")), nn.Module)
     if ours is nn.Module:
@@ -175,9 +175,10 @@ def _instance_names(kind: type[nn.Module]) -> frozenset[str]:
 
 def _attributes(module: nn.Module, packed: Any) -> list[str]:
     """Return the names of the attributes of an instance that its packed counterpart takes over as they are."""
-    if not hasattr(packed, "from_dense") or type(module) in (packed, getattr(packed, "kind", None)):
+    kind: Any = type(module)
+    if not hasattr(packed, "from_dense") or kind is getattr(packed, "kind", None):
         return []
-    return [name for name in vars(module) if name not in _instance_names(type(module)) and name != _BOUND]
+    return [name for name in vars(module) if name not in _instance_names(kind) and name != _BOUND]
 
 
 def counterpart(module: nn.Module, weights: Mapping[str, PackedWeight]) -> nn.Module:

@@ -74,9 +74,9 @@ def blend_(average: nn.Module, model: nn.Module, decay: float) -> None:
         parameter.lerp_(source.to(parameter), 1 - decay)
         if id(source) in masks:
             parameter.mul_(masks[id(source)].to(parameter))
-    for buffer, source in zip(average.buffers(), model.buffers(), strict=True):
+    for buffer, original in zip(average.buffers(), model.buffers(), strict=True):
         if id(buffer) not in indexes:
-            buffer.copy_(source)
+            buffer.copy_(original)
 
 
 def _check_alike(average: nn.Module, model: nn.Module) -> None:

@@ -24,13 +24,28 @@ class Order(NamedTuple):
     checksum: int
 
 
-class OrderedTensor(Tensor):
+class DerivedTensor(Tensor):
+    """A tensor that is pickled and shown as a plain one."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        memo[id(self)] = copied = self.clone()
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        reduced: Any = plain(self).__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+        return reduced
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return repr(plain(self))
+
+
+class OrderedTensor(DerivedTensor):
     """Values outside a graph, in the order of a topology."""
 
     order: Order | None = None
 
     @property
-    def data(self) -> Tensor:  # type: ignore[override]
+    def data(self) -> Tensor:
         return self.detach()
 
     @data.setter
@@ -53,16 +68,6 @@ class OrderedTensor(Tensor):
                 result = _tagged(result, order)
         return result
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        memo[id(self)] = copied = self.clone()
-        return copied
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return plain(self).__reduce_ex__(protocol)
-
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
-        return plain(self).__repr__(tensor_contents=tensor_contents)  # type: ignore[no-untyped-call, no-any-return]
-
 
 class PackedValues(nn.Parameter):
     """The values of a :class:`~selfish_rnn.engine.PackedWeight`: one-dimensional, but weights of a matrix."""
@@ -76,7 +81,7 @@ class PackedValues(nn.Parameter):
     order: Order | None
 
     @property
-    def data(self) -> Tensor:  # type: ignore[override]
+    def data(self) -> Tensor:
         return self.detach()
 
     @data.setter
@@ -88,7 +93,7 @@ class PackedValues(nn.Parameter):
         detached = Tensor.detach(self)
         return detached if _traced() else _tagged(detached, self.order)
 
-    def clone(self, **kwargs: Any) -> Tensor:  # type: ignore[override]
+    def clone(self, **kwargs: Any) -> Tensor:
         cloned = Tensor.clone(self, **kwargs)
         return cloned if _traced() else _tagged(cloned, self.order)
 

@@ -9,10 +9,10 @@ import numpy
 import torch
 from torch import Tensor
 
-from selfish_rnn.engine.parameters.packed_values import plain
+from selfish_rnn.engine.parameters.packed_values import DerivedTensor
 
 
-class ReadOnlyMatrix(Tensor):
+class ReadOnlyMatrix(DerivedTensor):
     """A copy that refuses changes, because they would be lost."""
 
     @classmethod
@@ -33,16 +33,6 @@ class ReadOnlyMatrix(Tensor):
         with torch._C.DisableTorchFunctionSubclass():
             memory = next(each for each in (*args, *kwargs.values()) if isinstance(each, ReadOnlyMatrix))
             return _protected(function(*args, **kwargs), memory.untyped_storage().data_ptr())
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        memo[id(self)] = copied = plain(self).clone()
-        return copied
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return plain(self).__reduce_ex__(protocol)
-
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
-        return plain(self).__repr__(tensor_contents=tensor_contents)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def read_only(matrix: Tensor) -> Tensor:
