@@ -28,7 +28,17 @@ if TYPE_CHECKING:
     from selfish_rnn.analysis.distance import topology_distance
     from selfish_rnn.analysis.flops import flops
     from selfish_rnn.analysis.gates import gate_densities
-    from selfish_rnn.engine import AveragedModel, load_packed, pack, quantize, register_packed, save_packed, unpack
+    from selfish_rnn.engine import (
+        AveragedModel,
+        blend_,
+        is_matrix,
+        load_packed,
+        pack,
+        quantize,
+        register_packed,
+        save_packed,
+        unpack,
+    )
     from selfish_rnn.errors import UserError
     from selfish_rnn.optim import NTASGD, SNTASGD, AveragedSGD
     from selfish_rnn.runs.export import load_model
@@ -64,15 +74,19 @@ __all__ = [
     "DENSE", "DSR", "GMP", "METHODS", "NTASGD", "RIGL", "SELFISH", "SET", "SNFS", "SNTASGD", "STATIC", "STATIC_ER",
     "Allocation", "AveragedModel", "AveragedSGD", "GateLayout", "Growth", "IntrinsicSparseStructures", "Method",
     "Pool", "Pruning", "Redistribution", "Removal", "Schedule", "SparseTraining", "Sparsifier", "UserError",
-    "deferred_init", "flops", "gate_densities", "load_model", "load_packed", "pack", "quantize", "register",
-    "register_cell", "register_method", "register_packed", "save_packed", "shrink", "topology_distance", "unpack",
+    "blend_", "deferred_init", "flops", "gate_densities", "is_matrix", "load_model", "load_packed", "pack", "quantize",
+    "register", "register_cell", "register_method", "register_packed", "save_packed", "shrink", "topology_distance",
+    "unpack",
 ]  # fmt: skip
 
 _HOMES = {
     "analysis.distance": ("topology_distance",),
     "analysis.flops": ("flops",),
     "analysis.gates": ("gate_densities",),
-    "engine": ("AveragedModel", "load_packed", "pack", "quantize", "register_packed", "save_packed", "unpack"),
+    "engine": (
+        *("AveragedModel", "blend_", "is_matrix", "load_packed", "pack", "quantize", "register_packed", "save_packed"),
+        "unpack",
+    ),
     "errors": ("UserError",),
     "optim": ("NTASGD", "SNTASGD", "AveragedSGD"),
     "runs.export": ("load_model",),
