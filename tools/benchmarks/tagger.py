@@ -1,6 +1,6 @@
 """A tagger of two bidirectional LSTM layers over sentences of different lengths (``PackedSequence``), in both engines.
 
-    python benchmarks/tagger.py results/tagger/lstm-512.json --threads 2
+    python tools/benchmarks/tagger.py results/tagger/lstm-512.json --threads 2
 
 First both engines train the same steps from the same start, with a rewiring after every ten: are the losses the same?
 Then steps are timed in turns (forward and backward pass, clipping, Adam); ratios are medians over the rounds of

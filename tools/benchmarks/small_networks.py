@@ -1,6 +1,6 @@
 """From which size on a packed LSTM layer is faster than torch's dense one.
 
-    python benchmarks/small_networks.py results/small-networks/table.json
+    python tools/benchmarks/small_networks.py results/small-networks/table.json
 
 One layer with as many inputs as units, one thread, seconds of processor time (a busy machine does not lengthen them).
 Torch runs an LSTM with oneDNN or without: the faster one counts. And the next word of a language model so small (two
