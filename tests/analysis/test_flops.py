@@ -13,7 +13,6 @@ from network_cases import Tagger, sparse_model, tokens
 from torch import nn
 
 from selfish_rnn import Sparsifier, flops, pack
-from selfish_rnn.analysis.flops import experiment_flops, run_flops
 from selfish_rnn.analysis.flops.paper import (
     CORPORA,
     PRINTED,
@@ -23,6 +22,7 @@ from selfish_rnn.analysis.flops.paper import (
     printed_row,
     settings_flops,
 )
+from selfish_rnn.analysis.flops.training import experiment_flops, run_flops
 from selfish_rnn.corpora import load_corpus
 from selfish_rnn.engine import available
 from selfish_rnn.errors import UserError
