@@ -76,3 +76,9 @@ def test_a_wheel_without_the_library_is_for_any_machine(tmp_path: Path) -> None:
         names = opened.namelist()
     assert "selfish_rnn/py.typed" in names
     assert not [name for name in names if name.endswith(".so")]
+
+
+def test_pre_commit_and_constraints_pin_the_same_versions() -> None:
+    pins = set((ROOT / "constraints.txt").read_text().splitlines())
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    assert {pin for hook in hooks for pin in hook.get("additional_dependencies", [])} <= pins
