@@ -1,5 +1,5 @@
-// Damages an exported file in many ways and reads it with the C++ header: each is to be refused with an exception, or to run
-// without a step beyond its memory. Past the checksum, which would refuse nearly all of them:
+// Damages an exported file in many ways and reads it with the C++ header: each is to be refused with an exception, or
+// to run without a step beyond its memory. Past the checksum, which would refuse nearly all of them:
 //
 //   selfish-rnn header
 //   g++ -std=c++17 -O1 -g -march=native -fsanitize=address,undefined -fno-sanitize-recover=undefined
@@ -24,11 +24,14 @@ int main(int count, char** arguments) {
       const size_t at = below(damaged.size()), length = std::min(damaged.size() - at, size_t{1} << below(8));
       switch (below(6)) {
         case 0: damaged[at] = static_cast<char>(damaged[at] ^ 1 << below(8)); break;
-        case 1: for (size_t i = 0; i < length; ++i) damaged[at + i] = static_cast<char>(random()); break;
+        case 1:
+          for (size_t i = 0; i < length; ++i) damaged[at + i] = static_cast<char>(random());
+          break;
         case 2: damaged.erase(at, length); break;
         case 3: damaged.insert(at, damaged.substr(at, length)); break;
         case 4: damaged[at] = static_cast<char>('0' + below(10)); break;  // most of the description is digits
-        default: if (below(8) == 0) damaged.resize(at + 1);
+        default:
+          if (below(8) == 0) damaged.resize(at + 1);
       }
     }
     std::ofstream(path, std::ios::binary) << damaged;

@@ -55,7 +55,8 @@ struct Matrix {
       first.push_back(column.size());
       scale.push_back(0.001f + 0.01f * (generator() % 100));
     }
-    const Int8Weights weights{rows, columns, first.back(), together, first.data(), column.data(), value.data(), scale.data()};
+    const Int8Weights weights{rows,         columns,       first.back(), together,
+                              first.data(), column.data(), value.data(), scale.data()};
     windows = static_cast<char*>(std::aligned_alloc(64, selfish_windows_bytes(&weights)));
     selfish_windows_build(&weights, windows);
   }
@@ -88,7 +89,8 @@ void check_matrix(int64_t rows, int64_t columns, double density, int64_t togethe
     ++unequal, std::printf("weights read back are others\n");
   const int64_t row = rows / 2;
   selfish_int8_lookup(w.windows, &row, 1, found.data());
-  for (int64_t at = 0; at < columns; ++at) expected[at] = static_cast<float>(w.dense[row * columns + at]) * w.scale[row];
+  for (int64_t at = 0; at < columns; ++at)
+    expected[at] = static_cast<float>(w.dense[row * columns + at]) * w.scale[row];
   equal("lookup", found, expected);
   for (int64_t n : {1, 2, 3, 8, 11}) {
     const Floats x = random_floats(n * columns), bias = random_floats(rows);
@@ -107,8 +109,22 @@ void check_layer(int64_t kind, int64_t steps, int64_t batch, int64_t inputs, int
   const Floats bias = random_floats(rows), other = random_floats(rows), x = random_floats(steps * batch * inputs);
   Floats h = random_floats(state), c = random_floats(state), y(steps * state), c_last(state);
   Floats input_sums(steps * batch * rows), recurrent_sums(batch * rows), a(rows), b(rows), next(state);
-  Int8Layer layer{kind, steps, batch, hidden, 2, w.windows, r.windows, bias.data(), other.data(), x.data(), h.data(),
-                  c.data(), y.data(), kind == kLstm ? c_last.data() : nullptr, input_sums.data(), recurrent_sums.data()};
+  Int8Layer layer{kind,
+                  steps,
+                  batch,
+                  hidden,
+                  2,
+                  w.windows,
+                  r.windows,
+                  bias.data(),
+                  other.data(),
+                  x.data(),
+                  h.data(),
+                  c.data(),
+                  y.data(),
+                  kind == kLstm ? c_last.data() : nullptr,
+                  input_sums.data(),
+                  recurrent_sums.data()};
   selfish_int8_layer(&layer);
   double difference = 0;
   for (int64_t step = 0; step < steps; ++step) {

@@ -1,5 +1,6 @@
-// Compares the kernels with plain loops, through the functions of the library only: for processors and compilers on which
-// there is no Python to test with. Prints the number of cases and the largest difference, relative to the largest value.
+// Compares the kernels with plain loops, through the functions of the library only: for processors and compilers on
+// which there is no Python to test with. Prints the number of cases and the largest difference, relative to the largest
+// value.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -57,8 +58,8 @@ struct Matrix {
       bounds.push_back((gate + 1) * rows / gates);
     }
     const int64_t width = (columns + 1) / 2, tiles = (columns + width - 1) / width, count = positions.size();
-    const int64_t bytes = selfish_index_bytes(rows, columns, count, positions.data(), bounds.size() - 1,
-                                              bounds.data(), tiles, width);
+    const int64_t bytes =
+        selfish_index_bytes(rows, columns, count, positions.data(), bounds.size() - 1, bounds.data(), tiles, width);
     index = static_cast<char*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64));
     order.resize(count);
     selfish_index_build(rows, columns, count, positions.data(), bounds.size() - 1, bounds.data(), tiles, width, index,
@@ -173,7 +174,8 @@ struct Layer {
       for (int64_t text = 0; text < batch; ++text) {
         for (int64_t row = 0; row < gates * hidden; ++row) {
           in[row] = bias[row], re[row] = recurrent_bias[row];
-          for (int64_t at = 0; at < inputs; ++at) in[row] += w[row * inputs + at] * x[(step * batch + text) * inputs + at];
+          for (int64_t at = 0; at < inputs; ++at)
+            in[row] += w[row * inputs + at] * x[(step * batch + text) * inputs + at];
           for (int64_t at = 0; at < hidden; ++at) re[row] += r[row * hidden + at] * state[text * hidden + at];
         }
         for (int64_t unit = 0; unit < hidden; ++unit) {
@@ -213,7 +215,8 @@ void check_layer(int64_t kind, int64_t steps, int64_t batch, int64_t inputs, int
   Matrix w(rows, inputs, 0.4, gates), r(rows, hidden, 0.4, gates);
   const Floats bias = random_floats(rows), other = random_floats(rows);
   const Floats x = random_floats(tokens * inputs), h = random_floats(batch * hidden), c = random_floats(batch * hidden);
-  const Floats dy = random_floats(tokens * hidden), dh = random_floats(batch * hidden), dc = random_floats(batch * hidden);
+  const Floats dy = random_floats(tokens * hidden), dh = random_floats(batch * hidden),
+               dc = random_floats(batch * hidden);
   const bool gru = kind == kGru;
   Floats both = bias;
   for (int64_t row = 0; row < rows; ++row) both[row] += other[row];
@@ -235,22 +238,29 @@ void check_layer(int64_t kind, int64_t steps, int64_t batch, int64_t inputs, int
   forward.h_panels = take(window(hidden)), forward.x_panels = take(window(inputs)), forward.apart = take(step(rows));
   selfish_layer_forward(&forward);
 
-  Floats dx(tokens * inputs), dh_first(batch * hidden), dc_first(batch * hidden), dw(w.values.size()), dr(r.values.size());
+  Floats dx(tokens * inputs), dh_first(batch * hidden), dc_first(batch * hidden), dw(w.values.size()),
+      dr(r.values.size());
   Floats dbias(rows), dother(rows);
   LayerBackward backward{};
   backward.shape = forward.shape, backward.weights = forward.weights, backward.x = forward.x;
   backward.gates = forward.gates, backward.states = forward.states, backward.cells = forward.cells;
   backward.extra = forward.extra, backward.h_panels = forward.h_panels;
   backward.dy = dy.data(), backward.dh_last = dh.data(), backward.dc_last = kind == kLstm ? dc.data() : nullptr;
-  backward.gradients = {dx.data(), dh_first.data(), kind == kLstm ? dc_first.data() : nullptr, dw.data(), dr.data(),
-                        dbias.data(), gru ? dother.data() : nullptr};
+  backward.gradients = {dx.data(),
+                        dh_first.data(),
+                        kind == kLstm ? dc_first.data() : nullptr,
+                        dw.data(),
+                        dr.data(),
+                        dbias.data(),
+                        gru ? dother.data() : nullptr};
   backward.values_t = take(std::max(w.values.size(), r.values.size())), backward.x_panels = take(window(inputs));
   backward.d_input_panels = take(window(rows)), backward.d_recurrent_panels = take(window(rows));
   backward.d_input = take(2 * step(rows)), backward.d_recurrent = take(2 * step(rows));
   backward.d_state = take(step(hidden)), backward.d_cell = take(step(hidden));
   selfish_layer_backward(&backward);
 
-  Layer plain{kind, steps, batch, inputs, hidden, w.dense, r.dense, doubles(bias), doubles(other), doubles(x), doubles(h), doubles(c)};
+  Layer plain{kind,    steps,         batch,          inputs,     hidden,     w.dense,
+              r.dense, doubles(bias), doubles(other), doubles(x), doubles(h), doubles(c)};
   const auto dy_ = doubles(dy), dh_ = doubles(dh), dc_ = doubles(dc);
   std::vector<double> y_(tokens * hidden), last_;
   plain.loss(dy_, dh_, dc_, &y_, &last_);

@@ -1,9 +1,10 @@
 // The boundary between library.py and the kernels, as plain data: the structures a recurrent layer is given and the
-// functions of the library. This is its only description: SELFISH_ABI compiles the text and keeps it, the library offers
-// the text to library.py, and library.py makes its structures and signatures from it.
+// functions of the library. This is its only description: SELFISH_ABI compiles the text and keeps it, the library
+// offers the text to library.py, and library.py makes its structures and signatures from it.
 //
 // So the text has one form: fields and arguments are int64_t (fields also arrays of a written length), structures named
-// before, or pointers, and enumerators count from zero. Rows are tokens x features; a pointer is null where nothing is wanted.
+// before, or pointers, and enumerators count from zero. Rows are tokens x features; a pointer is null where nothing is
+// wanted.
 #pragma once
 
 #include <cstdint>
@@ -200,7 +201,8 @@ void selfish_index_build(int64_t rows, int64_t columns, int64_t count, const int
 int64_t selfish_index_valid(const char* memory, int64_t bytes);
 // The existing positions, sorted, and where the value of each lies.
 void selfish_index_sorted(const char* memory, int64_t* positions, int32_t* places);
-// For each value 1, or 0 if the number that the keys give its position (drop_factors in functional.py) is below the limit.
+// For each value 1, or 0 if the number that the keys give its position (drop_factors in functional.py) is below
+// the limit.
 void selfish_index_kept(const char* memory, int64_t row_key, int64_t column_key, int64_t limit, float* kept);
 
 // How wide a panel of so many columns (tokens) is, and how many floats all panels of so many features take.
@@ -240,7 +242,8 @@ int64_t selfish_threaded();
 )  // SELFISH_ABI
 // clang-format on
 
-// The two that are called before the text is known: the text, and the size of every structure in its order, ending in 0.
+// The two that are called before the text is known: the text, and the size of every structure in its order, ending in
+// 0.
 extern "C" {
 const char* selfish_description();
 const int64_t* selfish_structure_sizes();

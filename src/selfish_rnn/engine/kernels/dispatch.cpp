@@ -53,20 +53,17 @@ const char* selfish_description() {
 }
 
 const int64_t* selfish_structure_sizes() {
-  static const int64_t sizes[] = {sizeof(IndexHeader),    sizeof(LayerShape),      sizeof(LayerWeights),
-                                  sizeof(LayerGradients), sizeof(LayerForward),    sizeof(LayerBackward),
-                                  sizeof(HighwayForward), sizeof(HighwayBackward), sizeof(OrderedForward),
-                                  sizeof(OrderedBackward), sizeof(WindowsHeader),  sizeof(Int8Weights),
-                                  sizeof(Int8Layer),      sizeof(Operation),       sizeof(Program),
-                                  0};
+  static const int64_t sizes[] = {
+      sizeof(IndexHeader),    sizeof(LayerShape),      sizeof(LayerWeights),   sizeof(LayerGradients),
+      sizeof(LayerForward),   sizeof(LayerBackward),   sizeof(HighwayForward), sizeof(HighwayBackward),
+      sizeof(OrderedForward), sizeof(OrderedBackward), sizeof(WindowsHeader),  sizeof(Int8Weights),
+      sizeof(Int8Layer),      sizeof(Operation),       sizeof(Program),        0};
   return sizes;
 }
 
 int64_t selfish_best_target() { return best_target(); }
 int64_t selfish_target() { return target; }
-void selfish_use_target(int64_t wanted) {
-  target = wanted <= best_target() ? static_cast<int>(wanted) : best_target();
-}
+void selfish_use_target(int64_t wanted) { target = wanted <= best_target() ? static_cast<int>(wanted) : best_target(); }
 
 int64_t selfish_threaded() { return kThreaded; }
 

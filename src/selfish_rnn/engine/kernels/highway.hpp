@@ -52,10 +52,10 @@ inline void highway_units(float* gates, const float* before, float* after, const
   }
 }
 
-// The backward pass of highway_units: turns d_state after the micro-step into d_state before it, without what comes through
-// the matrix.
+// The backward pass of highway_units: turns d_state after the micro-step into d_state before it, without what comes
+// through the matrix.
 inline void highway_units_backward(const float* gates, const float* before, float* d_state, float* d_gates,
-                               int64_t spacing, int64_t first, int64_t stop) {
+                                   int64_t spacing, int64_t first, int64_t stop) {
   for (int64_t at = first; at < stop; at += 8) {
     const int64_t n = stop - at;
     const V8 nonlinear = load_some(gates + at, n), transform = load_some(gates + spacing + at, n);
@@ -108,8 +108,7 @@ inline void highway_forward(const HighwayForward& layer) {
         for (int column_tile = 0; column_tile < recurrence.column_tiles(); ++column_tile)
           for (int row_tile : {chunk, chunks + chunk})
             spmm(narrow.width, recurrence.tile(row_tile, column_tile), layer.recurrent_values[level],
-                     from + recurrence.first_column(column_tile) * width,
-                     gates + recurrence.first_row(row_tile) * width);
+                 from + recurrence.first_column(column_tile) * width, gates + recurrence.first_row(row_tile) * width);
         float* after = layout.state(layer.states, micro + 1, part);
         highway_units(gates, layout.state(layer.states, micro, part), after,
                       has_mask ? layout.at(layer.mask_panels, 0, part, hidden) : nullptr, seen(micro + 1, part),
@@ -168,8 +167,8 @@ inline void highway_backward(const HighwayBackward& layer) {
           if (level == depth - 1) add_rows(d_state, layer.dy, layout, micro / depth, part, unit, stop);
           float* d_gates = layout.at(layer.d_gates, micro & 1, part, lines);
           highway_units_backward(layout.gates(layer.gates, layer.later_gates, micro, part),
-                             layout.state(layer.states, micro, part), d_state, d_gates, hidden * width, unit * width,
-                             stop * width);
+                                 layout.state(layer.states, micro, part), d_state, d_gates, hidden * width,
+                                 unit * width, stop * width);
           for (int64_t line = 0; line < lines; line += hidden)
             widen(d_gates, layout, micro / depth, part, line + unit, line + stop,
                   layer.d_panels + level * wide.floats(lines), wide, lines);
@@ -181,8 +180,8 @@ inline void highway_backward(const HighwayBackward& layer) {
   for (int64_t level = 0; level < depth; ++level) {
     const float* d_panels = layer.d_panels + level * wide.floats(lines);
     if (layer.recurrent_gradients[level] != nullptr)
-      sddmm_panels(recurrences[level], layer.recurrent_gradients[level],
-                       layer.h_panels + level * wide.floats(hidden), d_panels, wide, true);
+      sddmm_panels(recurrences[level], layer.recurrent_gradients[level], layer.h_panels + level * wide.floats(hidden),
+                   d_panels, wide, true);
     if (layer.bias_gradients[level] != nullptr) sum_lines(d_panels, wide, lines, layer.bias_gradients[level]);
   }
   inputs_backward(Packed(layer.input_index), layer.input_values, layer.x, layer.d_panels, wide, layer.dx,

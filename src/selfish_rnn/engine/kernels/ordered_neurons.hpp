@@ -19,8 +19,13 @@ struct OrderedLayout : StepLayout {
   Panels wide;
 
   OrderedLayout(const LayerShape& shape, int64_t chunk_, const Packed& recurrence)
-      : StepLayout(shape), chunk(chunk_), chunks(hidden / chunk), lines(4 * hidden + 2 * chunks),
-        master_lines(2 * chunks), master_tiles(0), wide(steps * batch) {
+      : StepLayout(shape),
+        chunk(chunk_),
+        chunks(hidden / chunk),
+        lines(4 * hidden + 2 * chunks),
+        master_lines(2 * chunks),
+        master_tiles(0),
+        wide(steps * batch) {
     while (recurrence.first_row(master_tiles) < chunks) ++master_tiles;
     unit_tiles = (recurrence.row_tiles() - 2 * master_tiles) / 4;
   }
@@ -71,7 +76,7 @@ inline V8 cumulated_softmax(float* lines, float* master, int64_t count, int64_t 
 // The backward pass of cumulated_softmax: d_units is the part that every unit has in the gradient of the cumulated sum,
 // d_lines becomes the gradient of the softmax's argument.
 inline void cumulated_softmax_backward(const float* chances, const float* d_units, float* d_lines, int64_t count,
-                                   int64_t chunk, int64_t width, int64_t n) {
+                                       int64_t chunk, int64_t width, int64_t n) {
   V8 cumulated{}, expected{};
   for (int64_t line = count - 1; line >= 0; --line) {
     for (int64_t unit = line * chunk; unit < (line + 1) * chunk; ++unit)
@@ -109,8 +114,7 @@ inline void ordered_forward(const OrderedForward& layer) {
         float* gates = layout.at(layer.gates, step, part, lines);
         const auto product = [&](int row_tile, int column_tile) {
           spmm(narrow.width, recurrence.tile(row_tile, column_tile), layer.weights.recurrent_values,
-                   before + recurrence.first_column(column_tile) * width,
-                   gates + recurrence.first_row(row_tile) * width);
+               before + recurrence.first_column(column_tile) * width, gates + recurrence.first_row(row_tile) * width);
         };
         for (int column_tile = 0; column_tile < recurrence.column_tiles(); ++column_tile) {
           for (int tile = master_share.begin; tile < master_share.end; ++tile) product(tile, column_tile);
@@ -122,9 +126,9 @@ inline void ordered_forward(const OrderedForward& layer) {
 #pragma omp barrier
       layout.each_master([&](int gate, int part, int column, int n) {
         const int64_t at = gate * layout.chunks * width + column;
-        const V8 mean = cumulated_softmax(layout.at(layer.gates, step, part, lines) + at,
-                                          layout.at(layer.masters, step, part, masters) + at, layout.chunks, width,
-                                          gate == 0, n);
+        const V8 mean =
+            cumulated_softmax(layout.at(layer.gates, step, part, lines) + at,
+                              layout.at(layer.masters, step, part, masters) + at, layout.chunks, width, gate == 0, n);
         const int filled = std::min(n, narrow.filled(part) - column);
         const int64_t token = step * layout.batch + narrow.first(part) + column;
         if (filled <= 0) return;
@@ -235,8 +239,9 @@ inline void ordered_backward(const OrderedBackward& layer) {
       layout.each_master([&](int gate, int part, int column, int n) {
         const int64_t at = gate * layout.chunks * width + column;
         cumulated_softmax_backward(layout.at(layer.gates, step, part, lines) + at,
-                               layout.at(layer.d_masters, 0, part, 2 * hidden) + gate * spacing + column,
-                               layout.at(layer.d_gates, 0, part, lines) + at, layout.chunks, layout.chunk, width, n);
+                                   layout.at(layer.d_masters, 0, part, 2 * hidden) + gate * spacing + column,
+                                   layout.at(layer.d_gates, 0, part, lines) + at, layout.chunks, layout.chunk, width,
+                                   n);
       });
 #pragma omp barrier
       const Share rows(static_cast<int>(masters));
@@ -252,8 +257,8 @@ inline void ordered_backward(const OrderedBackward& layer) {
   if (layer.gradients.recurrent_gradients != nullptr)
     sddmm_panels(recurrence, layer.gradients.recurrent_gradients, layer.h_panels, layer.d_panels, wide, true);
   if (layer.gradients.bias_gradient != nullptr) sum_lines(layer.d_panels, wide, lines, layer.gradients.bias_gradient);
-  inputs_backward(inputs, layer.weights.input_values, layer.x, layer.d_panels, wide, layer.gradients.dx, layer.gradients.input_gradients,
-                  layer.values_t, layer.x_panels);
+  inputs_backward(inputs, layer.weights.input_values, layer.x, layer.d_panels, wide, layer.gradients.dx,
+                  layer.gradients.input_gradients, layer.values_t, layer.x_panels);
 }
 
 }  // namespace SELFISH_TARGET

@@ -42,7 +42,18 @@ inline auto with_local(bool large, Work work) {
   return large ? work(uint16_t{}) : work(uint8_t{});
 }
 
-enum Section : int { kRowBounds, kValueStart, kEntryStart, kEntryStartT, kEntries, kEntriesT, kColumn, kRowT, kSource, kSections };
+enum Section : int {
+  kRowBounds,
+  kValueStart,
+  kEntryStart,
+  kEntryStartT,
+  kEntries,
+  kEntriesT,
+  kColumn,
+  kRowT,
+  kSource,
+  kSections
+};
 
 static_assert(sizeof(IndexHeader::offset) == kSections * sizeof(int64_t), "the header has an offset for every section");
 
@@ -104,7 +115,7 @@ struct Packed {
   const int64_t* value_start;    // tiles + 1
   const int32_t* entry_start;    // tiles + 1
   const int32_t* entry_start_t;  // tiles + 1
-  bool large;               // tiles: the rest are Entry<Local>, Local and SourceOf<Local>
+  bool large;                    // tiles: the rest are Entry<Local>, Local and SourceOf<Local>
   const char* entries;
   const char* entries_t;
   const char* column;  // for each weight
@@ -149,11 +160,16 @@ struct Packed {
   }
 
  private:
-  Tile tile_of(int row_tile, int column_tile, const char* first_entry, const int32_t* entry_start_, const char* local) const {
+  Tile tile_of(int row_tile, int column_tile, const char* first_entry, const int32_t* entry_start_,
+               const char* local) const {
     const int index = row_tile * column_tiles() + column_tile;
     const int64_t bytes = large ? sizeof(uint16_t) : sizeof(uint8_t);
-    return {large, first_entry + 2 * bytes * entry_start_[index], entry_start_[index + 1] - entry_start_[index],
-            local + bytes * value_start[index], value_start[index], value_start[index + 1]};
+    return {large,
+            first_entry + 2 * bytes * entry_start_[index],
+            entry_start_[index + 1] - entry_start_[index],
+            local + bytes * value_start[index],
+            value_start[index],
+            value_start[index + 1]};
   }
 };
 

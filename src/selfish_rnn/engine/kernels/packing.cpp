@@ -1,4 +1,5 @@
-// Building and reading back the packed form. None of this is bound by arithmetic, so it is built once, for any processor.
+// Building and reading back the packed form. None of this is bound by arithmetic, so it is built once, for any
+// processor.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -118,7 +119,8 @@ void fill_row_tile(const Shape& shape, int64_t row_tile, char* memory, int32_t* 
       counts[row] = static_cast<int>(of_row[1] - of_row[0]);
     }
     std::fill(counts_t.begin(), counts_t.end(), 0);
-    auto* entries = reinterpret_cast<Entry<Local>*>(memory + packed.header->offset[kEntries]) + packed.entry_start[index];
+    auto* entries =
+        reinterpret_cast<Entry<Local>*>(memory + packed.header->offset[kEntries]) + packed.entry_start[index];
     const int occupied = sort_lines(counts, entries, starts);
     int64_t at = value_start;
     for (int entry = 0; entry < occupied; ++entry) {
@@ -192,7 +194,8 @@ void keep_in_row_tile(const Packed& packed, int row_tile, uint32_t row_key, uint
     const auto tile = packed.tile(row_tile, column_tile).of<Local>();
     const auto first_row = static_cast<uint32_t>(packed.first_row(row_tile));
     const auto first_column = static_cast<uint32_t>(packed.first_column(column_tile));
-    for (uint32_t column = 0; column < codes.size(); ++column) codes[column] = mixed(column_key + first_column + column);
+    for (uint32_t column = 0; column < codes.size(); ++column)
+      codes[column] = mixed(column_key + first_column + column);
     const Local* local = tile.local;
     float* to = kept + tile.start;
     for (int entry = 0; entry < tile.count; ++entry) {

@@ -44,7 +44,7 @@ inline void to_rows(const float* panel, int width, int filled, int64_t lines, fl
   for (int64_t line = 0; line < whole; line += 8)
     for (int column = 0; column < filled; column += 8) {
       V8 block[8];
-      SELFISH_UNROLL for (int at = 0; at < 8; ++at) block[at] = load<V8>(panel + (line + at) * width + column);
+  SELFISH_UNROLL for (int at = 0; at < 8; ++at) block[at] = load<V8>(panel + (line + at) * width + column);
       transpose(block);
       float* to = rows + column * stride + line;
       if (column + 8 <= filled) {
@@ -114,7 +114,8 @@ inline void fill_lines(float* panel, int width, int64_t lines, const float* bias
   if (bias == nullptr) {
     std::fill(panel, panel + lines * width, 0.f);
   } else {
-    for (int64_t line = 0; line < lines; ++line) std::fill(panel + line * width, panel + (line + 1) * width, bias[line]);
+    for (int64_t line = 0; line < lines; ++line)
+      std::fill(panel + line * width, panel + (line + 1) * width, bias[line]);
   }
 }
 
@@ -132,7 +133,8 @@ struct Side {
 };
 
 // W x (or W^T x, the values in transposed order) for all panels. Each piece of the result is made where
-// place(first line, lines, panel) says, and goes to sink(group, first line, lines, panel, piece) while it is in the cache.
+// place(first line, lines, panel) says, and goes to sink(group, first line, lines, panel, piece) while it is in the
+// cache.
 template <bool Transposed, class Place, class Sink>
 inline void spmm_groups(const Packed& packed, const float* values, const float* bias, const float* x,
                             const Panels& panels, const Groups& groups, Place place, Sink sink) {

@@ -26,11 +26,11 @@ struct BackwardSite {
   const float* cell_after;
   const float* before;
   const float* extra;
-  V8 d_after;         // of h after this step
-  float* d_cell;      // in: of c after this step; out: before it
-  float* d_input;     // of the sums of inputs
-  float* d_recurrent; // of the recurrent sums, where the cell keeps them apart
-  float* d_direct;    // of h before this step, other than through the recurrent matrix
+  V8 d_after;          // of h after this step
+  float* d_cell;       // in: of c after this step; out: before it
+  float* d_input;      // of the sums of inputs
+  float* d_recurrent;  // of the recurrent sums, where the cell keeps them apart
+  float* d_direct;     // of h before this step, other than through the recurrent matrix
   int64_t count;
 };
 
@@ -152,8 +152,8 @@ void forward(const LayerForward& layer) {
             for (int gate = 0; gate < Cell::kGates; ++gate) {
               const int row_tile = gate * chunks + chunk;
               spmm(narrow.width, recurrence.tile(row_tile, column_tile), layer.weights.recurrent_values,
-                       before + recurrence.first_column(column_tile) * width,
-                       sums + recurrence.first_row(row_tile) * width);
+                   before + recurrence.first_column(column_tile) * width,
+                   sums + recurrence.first_row(row_tile) * width);
             }
           for (int64_t at = unit * width; at < stop * width; at += 8) {
             ForwardSite site{};
@@ -218,8 +218,7 @@ void backward(const LayerBackward& layer) {
           const int64_t unit = recurrence.first_column(tile), stop = recurrence.first_column(tile + 1);
           float* d_after = layout.at(layer.d_state, 0, part, hidden);
           const bool last = step == layout.steps - 1;
-          if (last && layer.dh_last == nullptr)
-            std::fill(d_after + unit * width, d_after + stop * width, 0.f);
+          if (last && layer.dh_last == nullptr) std::fill(d_after + unit * width, d_after + stop * width, 0.f);
           if (!last && !Cell::kDirect) std::fill(d_after + unit * width, d_after + stop * width, 0.f);
           if (!last)
             through_recurrence(recurrence, tile, layer.values_t, layout.at(d_later, 0, part, lines), narrow.width,
@@ -258,14 +257,16 @@ void backward(const LayerBackward& layer) {
   }
   if (layer.gradients.recurrent_gradients != nullptr)
     sddmm_panels(recurrence, layer.gradients.recurrent_gradients, layer.h_panels, d_recurrent_panels, wide, true);
-  inputs_backward(inputs, layer.weights.input_values, layer.x, layer.d_input_panels, wide, layer.gradients.dx, layer.gradients.input_gradients,
-                  layer.values_t, layer.x_panels);
-  if (layer.gradients.bias_gradient != nullptr) sum_lines(layer.d_input_panels, wide, lines, layer.gradients.bias_gradient);
+  inputs_backward(inputs, layer.weights.input_values, layer.x, layer.d_input_panels, wide, layer.gradients.dx,
+                  layer.gradients.input_gradients, layer.values_t, layer.x_panels);
+  if (layer.gradients.bias_gradient != nullptr)
+    sum_lines(layer.d_input_panels, wide, lines, layer.gradients.bias_gradient);
   if (layer.gradients.recurrent_bias_gradient != nullptr) {
     if (Cell::kApart || layer.gradients.bias_gradient == nullptr)
       sum_lines(d_recurrent_panels, wide, lines, layer.gradients.recurrent_bias_gradient);
     else
-      std::copy(layer.gradients.bias_gradient, layer.gradients.bias_gradient + lines, layer.gradients.recurrent_bias_gradient);
+      std::copy(layer.gradients.bias_gradient, layer.gradients.bias_gradient + lines,
+                layer.gradients.recurrent_bias_gradient);
   }
 }
 

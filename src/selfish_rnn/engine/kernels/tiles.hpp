@@ -1,7 +1,8 @@
-// The two loops everything rests on: the product of one tile with a panel (SpMM), and the gradient of one tile's weights,
-// a product of two panels at the positions of the weights (SDDMM).
+// The two loops everything rests on: the product of one tile with a panel (SpMM), and the gradient of one tile's
+// weights, a product of two panels at the positions of the weights (SDDMM).
 //
-// A panel holds a few columns (tokens) of a matrix of activations: width floats for each feature, feature after feature.
+// A panel holds a few columns (tokens) of a matrix of activations: width floats for each feature, feature after
+// feature.
 #pragma once
 
 #include <algorithm>
@@ -116,8 +117,8 @@ inline void spmm_tile(const TileOf<Local>& tile, const float* values, const floa
 template <int N>
 using Whole = std::conditional_t<8 * N % kLanes<Widest> == 0, Widest, V8>;
 
-// The inner products of one row of d, which is in registers, with Count rows of x, added to the gradient; with zeros for
-// those that are missing to kTogether, unless that would reach beyond the tile's values.
+// The inner products of one row of d, which is in registers, with Count rows of x, added to the gradient; with zeros
+// for those that are missing to kTogether, unless that would reach beyond the tile's values.
 template <class V, int Vectors, int Count>
 SELFISH_INLINE void add_inner_products(float* gradient, const float* stop, const uint8_t* local, const float* x,
                                        const V* d) {
@@ -168,7 +169,8 @@ inline void sddmm_tile(const TileOf<uint8_t>& tile, float* gradients, const floa
   }
 }
 
-// Inner products that wait, each as the lanes of one vector, until as many as a vector has lanes can be summed together.
+// Inner products that wait, each as the lanes of one vector, until as many as a vector has lanes can be summed
+// together.
 template <class V>
 struct Waiting {
   static constexpr int kLane = kLanes<V>, kRoom = 64;

@@ -69,7 +69,8 @@ inline void store_some(float* to, V8 vector, int64_t count) {
   }
 }
 
-// load4 repeats four floats in all lanes (compilers do not find the one instruction for it); spread repeats one of the four.
+// load4 repeats four floats in all lanes (compilers do not find the one instruction for it); spread repeats one of the
+// four.
 template <class V>
 inline V load4(const float* from) {
 #if defined(__AVX512F__)
@@ -181,9 +182,7 @@ inline void transpose(V8* v) {
   }
 }
 
-inline float sum(V8 v) {
-  return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7]));
-}
+inline float sum(V8 v) { return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7])); }
 
 inline V8 max(V8 a, V8 b) { return a > b ? a : b; }
 

@@ -1,8 +1,8 @@
 // What all recurrent layers do over a window: where tokens lie, and everything but the cell itself.
 //
-// The tokens of a window lie in panels in two ways. The *wide* panels have all tokens of the window as columns, step after
-// step: products of the input matrix and gradients of weights take those. The *narrow* panels have the tokens of one step
-// as columns (`StepLayout`): the recurrence takes those, and each of them is called a part of its step.
+// The tokens of a window lie in panels in two ways. The *wide* panels have all tokens of the window as columns, step
+// after step: products of the input matrix and gradients of weights take those. The *narrow* panels have the tokens of
+// one step as columns (`StepLayout`): the recurrence takes those, and each of them is called a part of its step.
 #pragma once
 
 #include "abi.hpp"
@@ -29,8 +29,8 @@ struct StepLayout {
   }
 };
 
-// Calls visit(column in the wide panel, step, narrow panel, column in the narrow panel, count) for every run of tokens that
-// lie side by side both in this wide panel and in a narrow one.
+// Calls visit(column in the wide panel, step, narrow panel, column in the narrow panel, count) for every run of tokens
+// that lie side by side both in this wide panel and in a narrow one.
 template <class Visit>
 inline void each_run(const Panels& wide, int panel, const StepLayout& layout, Visit visit) {
   const int64_t first = wide.first(panel), stop = first + wide.filled(panel);
@@ -45,8 +45,8 @@ inline void each_run(const Panels& wide, int panel, const StepLayout& layout, Vi
   }
 }
 
-// Calls visit(wide panel, column in it, column in the narrow panel, count) for every run of tokens that lie side by side both
-// in this narrow panel of a step and in a wide one.
+// Calls visit(wide panel, column in it, column in the narrow panel, count) for every run of tokens that lie side by
+// side both in this narrow panel of a step and in a wide one.
 template <class Visit>
 inline void each_wide_run(const Panels& wide, const StepLayout& layout, int64_t step, int narrow, Visit visit) {
   int64_t token = step * layout.batch + layout.panels.first(narrow);
@@ -61,15 +61,15 @@ inline void each_wide_run(const Panels& wide, const StepLayout& layout, int64_t 
 
 inline void state_from_rows(const float* rows, const StepLayout& layout, float* state) {
   for (int panel = 0; panel < layout.panels.count; ++panel)
-    from_rows(rows + layout.panels.first(panel) * layout.hidden, layout.hidden, layout.at(state, 0, panel, layout.hidden),
-              layout.panels.width, layout.panels.filled(panel), layout.hidden);
+    from_rows(rows + layout.panels.first(panel) * layout.hidden, layout.hidden,
+              layout.at(state, 0, panel, layout.hidden), layout.panels.width, layout.panels.filled(panel),
+              layout.hidden);
 }
 
 inline void state_to_rows(const float* state, const StepLayout& layout, float* rows) {
   for (int panel = 0; panel < layout.panels.count; ++panel)
-    to_rows(layout.at(state, 0, panel, layout.hidden), layout.panels.width,
-            layout.panels.filled(panel), layout.hidden, rows + layout.panels.first(panel) * layout.hidden,
-            layout.hidden);
+    to_rows(layout.at(state, 0, panel, layout.hidden), layout.panels.width, layout.panels.filled(panel), layout.hidden,
+            rows + layout.panels.first(panel) * layout.hidden, layout.hidden);
 }
 
 // The pieces, out of so many, that the calling thread takes on.
@@ -81,7 +81,8 @@ struct Share {
   }
 };
 
-// W x + bias for all tokens. The results of a token go to its column of its step's lines, which begin at place(step, part).
+// W x + bias for all tokens. The results of a token go to its column of its step's lines, which begin at place(step,
+// part).
 template <class Place>
 inline void project_inputs(const Packed& inputs, const float* values, const float* bias, const float* x,
                            float* x_panels, const Panels& wide, const StepLayout& layout, Place place) {
@@ -103,10 +104,10 @@ inline void project_inputs(const Packed& inputs, const float* values, const floa
   });
 }
 
-// The backward pass of W x: from the gradients of its results (d_panels) to those of x and of the weights, where wanted.
+// The backward pass of W x: from the gradients of its results (d_panels) to those of x and of the weights, where
+// wanted.
 inline void inputs_backward(const Packed& inputs, const float* values, const float* x, const float* d_panels,
-                            const Panels& wide, float* x_gradient, float* gradients, float* values_t,
-                            float* x_panels) {
+                            const Panels& wide, float* x_gradient, float* gradients, float* values_t, float* x_panels) {
   if (x_gradient != nullptr) {
     transpose_values(inputs, values, values_t);
     spmm_panels<true>(inputs, values_t, nullptr, d_panels, wide, RowsSink{x_gradient, inputs.columns(), wide});
@@ -149,7 +150,7 @@ inline void through_recurrence(const Packed& recurrence, int tile, const float* 
                                float* d_state) {
   for (int row_tile = 0; row_tile < recurrence.row_tiles(); ++row_tile)
     spmm(width, recurrence.tile_t(row_tile, tile), values_t, d + recurrence.first_row(row_tile) * width,
-             d_state + recurrence.first_column(tile) * width);
+         d_state + recurrence.first_column(tile) * width);
 }
 
 }  // namespace SELFISH_TARGET

@@ -50,7 +50,8 @@ struct Int8Layer {
 
 // What a program for the next word is made of; see step.hpp.
 enum OperationKind : int64_t {
-  kMatrixRow, kProduct, kLstmCell, kGruCell, kRnnTanhCell, kRnnReluCell, kHighwayCell, kOrderedCell, kTanhOf, kSoftmaxOf, kMixtureOf
+  kMatrixRow, kProduct, kLstmCell, kGruCell, kRnnTanhCell, kRnnReluCell, kHighwayCell, kOrderedCell,
+  kTanhOf, kSoftmaxOf, kMixtureOf
 };
 
 // Places are floats from the beginning of the program's memory; -1 is nowhere.

@@ -10,12 +10,12 @@ namespace SELFISH_TARGET {
 
 struct CellSite {
   const float* a;
-  const float* b;        // may be null, of a highway cell
-  const float* before;   // h
-  float* cell;           // c, in and out
-  float* after;          // h
+  const float* b;       // may be null, of a highway cell
+  const float* before;  // h
+  float* cell;          // c, in and out
+  float* after;         // h
   int64_t hidden;
-  int64_t chunk;         // of an ordered cell
+  int64_t chunk;  // of an ordered cell
 
   V8 sum(int64_t gate, int64_t unit, int64_t count) const { return sum_at(gate * hidden + unit, count); }
   V8 sum_at(int64_t at, int64_t count) const {

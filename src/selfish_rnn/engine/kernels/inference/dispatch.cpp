@@ -4,9 +4,9 @@
 
 namespace selfish {
 
-#define SELFISH_DECLARE(name)            \
-  namespace name {                       \
-  extern const Int8Kernels kernels;      \
+#define SELFISH_DECLARE(name)       \
+  namespace name {                  \
+  extern const Int8Kernels kernels; \
   }
 SELFISH_DECLARE(int8_portable)
 #ifdef SELFISH_X86

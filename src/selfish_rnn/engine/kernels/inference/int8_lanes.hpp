@@ -16,7 +16,7 @@ constexpr uint8_t kOffset = 128;  // what is added to activations: one factor ha
 constexpr char kName[] = "AVX-512 VBMI VNNI";
 #define SELFISH_BITS
 constexpr int kBytesAhead = 0;  // these processors fetch early enough of their own accord
-constexpr int kPlanes = 2;  // between the two densities; above the first none, below the second one more
+constexpr int kPlanes = 2;      // between the two densities; above the first none, below the second one more
 constexpr double kDense = 0.22, kSparse = 0.08;
 using Sums = __m512i;
 

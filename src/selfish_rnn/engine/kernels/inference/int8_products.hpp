@@ -15,13 +15,14 @@ namespace SELFISH_TARGET {
 
 constexpr int kMostVectors = 8;
 
-// How a matrix is laid out. Of 2 bytes for each weight in windows the last cache of a processor holds about so many, and
-// a little more comes from memory in time: with 17 million weights (22 with those of the embedding, which are counted)
-// windows were the faster ones, with 20 million (26) bits.
+// How a matrix is laid out. Of 2 bytes for each weight in windows the last cache of a processor holds about so many,
+// and a little more comes from memory in time: with 17 million weights (22 with those of the embedding, which are
+// counted) windows were the faster ones, with 20 million (26) bits.
 constexpr int64_t kWeightsInCache = 22 << 20;
 
 inline int planes_for(const Int8Weights& weights) {
-  const double density = static_cast<double>(weights.count) / static_cast<double>(weights.rows) / static_cast<double>(weights.columns);
+  const double density =
+      static_cast<double>(weights.count) / static_cast<double>(weights.rows) / static_cast<double>(weights.columns);
   const bool large = std::max(weights.together, weights.count) > kWeightsInCache && weights.count >> 32 == 0;
   if (kHasBits && large && density > kDense) return kBits;
   return density > kDense ? 0 : density > kSparse ? kPlanes : kPlanes + 1;
@@ -72,8 +73,10 @@ SELFISH_INLINE void add_group(const Windows& windows, int64_t group, const Activ
   const uint8_t* end = windows.data + windows.first[group + 1] * static_cast<int64_t>(kBytes);
   const uint32_t* head = windows.head + windows.first[group] * static_cast<int64_t>(kWords);
   for (; data != end; data += kBytes, head += kWords) {
+    // clang-format off
     if constexpr (kBytesAhead > 0)
       SELFISH_UNROLL for (int at = 0; at < kBytes; at += 64) __builtin_prefetch(data + kBytesAhead + at);
+    // clang-format on
     SELFISH_UNROLL for (int step = 0; step < 2; ++step) {
       const Codes<Planes> codes(data, head, step);
       const Weights weights(data + 4 * kHeight * (1 + step));
@@ -171,8 +174,8 @@ inline Part groups_of(const Windows& windows, const Team& team) {
   return {bound(team.thread), team.thread + 1 == team.size ? windows.groups() : bound(team.thread + 1)};
 }
 
-// The share of one thread of y (n x rows) = factor x (n x columns) W^T + bias. Every thread quantises for itself: that is
-// cheaper than to wait for each other.
+// The share of one thread of y (n x rows) = factor x (n x columns) W^T + bias. Every thread quantises for itself: that
+// is cheaper than to wait for each other.
 inline void multiply(const Windows& windows, const float* x, int64_t n, const float* bias, float* y, const Team& team,
                      float factor = 1.f) {
   static thread_local std::vector<uint8_t> memory;

@@ -38,7 +38,8 @@ struct Json {
     return *found;
   }
   int64_t whole() const {
-    if (kind != kNumber || !(number >= -1 && number <= 9e15) || number != static_cast<double>(static_cast<int64_t>(number)))
+    if (kind != kNumber || !(number >= -1 && number <= 9e15) ||
+        number != static_cast<double>(static_cast<int64_t>(number)))
       throw std::runtime_error("a number of the file is none that is possible there");
     return static_cast<int64_t>(number);
   }
@@ -92,10 +93,14 @@ struct Json {
     unsigned code = 0;
     for (int digit = 0; digit < 4; ++digit, ++at) {
       const char c = at < from.size() ? from[at] : 'x';
-      if (c >= '0' && c <= '9') code = 16 * code + (c - '0');
-      else if (c >= 'a' && c <= 'f') code = 16 * code + (c - 'a' + 10);
-      else if (c >= 'A' && c <= 'F') code = 16 * code + (c - 'A' + 10);
-      else wrong();
+      if (c >= '0' && c <= '9')
+        code = 16 * code + (c - '0');
+      else if (c >= 'a' && c <= 'f')
+        code = 16 * code + (c - 'a' + 10);
+      else if (c >= 'A' && c <= 'F')
+        code = 16 * code + (c - 'A' + 10);
+      else
+        wrong();
     }
     return code;
   }

@@ -1,5 +1,6 @@
 // Weights that are read once for every word wait for the translation of addresses, and processors fetch ahead no
-// further than a page. Pages of 2 MiB, where the system gives them instead of 4 KiB, make large models a quarter faster.
+// further than a page. Pages of 2 MiB, where the system gives them instead of 4 KiB, make large models a quarter
+// faster.
 #pragma once
 
 #include <cstdint>

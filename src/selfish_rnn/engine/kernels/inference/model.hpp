@@ -1,4 +1,5 @@
-// A model that `selfish-rnn export RUN --precision int8` wrote, read from its file and run word by word, without Python.
+// A model that `selfish-rnn export RUN --precision int8` wrote, read from its file and run word by word, without
+// Python.
 //
 //   selfish::Model model("model.safetensors");
 //   const float* scores = model.step(model.word("the"));   // of every word
@@ -99,13 +100,17 @@ class Model {
 
   [[noreturn]] void wrong(const std::string& what) const { throw std::runtime_error(path_ + " " + what); }
 
-  // Bytes of one number, or 0 for a type that no exported file has. Masks below a density of 1/32 are positions in files
-  // of single precision; int8 files have bits only.
+  // Bytes of one number, or 0 for a type that no exported file has. Masks below a density of 1/32 are positions in
+  // files of single precision; int8 files have bits only.
   static int64_t width_of(const std::string& type) {
     return type == "I8" || type == "U8" ? 1 : type == "F32" || type == "I32" ? 4 : type == "I64" ? 8 : 0;
   }
   static const char* torch_name(const std::string& type) {
-    return type == "F32" ? "float32" : type == "I8" ? "int8" : type == "U8" ? "uint8" : type == "I32" ? "int32" : "int64";
+    return type == "F32"   ? "float32"
+           : type == "I8"  ? "int8"
+           : type == "U8"  ? "uint8"
+           : type == "I32" ? "int32"
+                           : "int64";
   }
 
   void read() {
@@ -113,7 +118,8 @@ class Model {
     if (!stream) wrong("cannot be read");
     file_.assign(std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>());
     uint64_t length = 0;
-    for (int at = 0; at < 8 && file_.size() >= 8; ++at) length |= static_cast<uint64_t>(static_cast<uint8_t>(file_[at])) << 8 * at;
+    for (int at = 0; at < 8 && file_.size() >= 8; ++at)
+      length |= static_cast<uint64_t>(static_cast<uint8_t>(file_[at])) << 8 * at;
     if (length == 0 || length > file_.size() - 8) wrong("is no safetensors file");
     const Json header = Json::read(file_.substr(8, length));
     const size_t start = 8 + static_cast<size_t>(length), room = file_.size() - start;
@@ -197,7 +203,8 @@ class Model {
     std::vector<uint16_t> column;
     for (int64_t row = 0; row < made.rows; ++row) {
       for (int64_t at = row * columns; at < (row + 1) * columns; ++at)
-        if (static_cast<uint8_t>(mask.data[at / 8]) >> (7 - at % 8) & 1) column.push_back(static_cast<uint16_t>(at - row * columns));
+        if (static_cast<uint8_t>(mask.data[at / 8]) >> (7 - at % 8) & 1)
+          column.push_back(static_cast<uint16_t>(at - row * columns));
       first.push_back(static_cast<int64_t>(column.size()));
     }
     if (first.back() != values.count()) wrong("has a mask of " + name + " that does not fit its weights");
@@ -206,8 +213,8 @@ class Model {
       if (numbers[at] == 0 || numbers[at] == -128) wrong("has weights of " + name + " that are not from -127 to 127");
     int64_t together = 0;
     for (const auto& named : tensors_) together += named.second.type == "I8" ? named.second.count() : 0;
-    const Int8Weights weights{made.rows, columns, values.count(), together,
-                              first.data(), column.data(), numbers, scale.data()};
+    const Int8Weights weights{made.rows,    columns,       values.count(), together,
+                              first.data(), column.data(), numbers,        scale.data()};
     const WindowsPacking packing(weights, kHeight, planes_for(weights));
     made.windows = FreshMemory(packing.header().bytes);
     packing.build(made.windows.begin());
@@ -254,13 +261,15 @@ class Model {
     if (made.kind < 0 || made.kind > kMixtureOf || made.phase < 0 || made.count < 1 || made.size < 1 ||
         made.count > kMost || made.size > kMost || made.columns < (product ? 1 : 0) || made.columns > kMost)
       wrong("is damaged: an operation is none");
-    if (ordered && (made.extra < 1 || made.extra > made.size || made.size % made.extra != 0)) wrong("has chunks that do not fit");
+    if (ordered && (made.extra < 1 || made.extra > made.size || made.size % made.extra != 0))
+      wrong("has chunks that do not fit");
     const int64_t all = made.count * made.size;
     int64_t gates = 0;  // numbers of the sums that a cell takes
     switch (made.kind) {
       case kLstmCell: gates = 4 * made.size; break;
       case kGruCell: gates = 3 * made.size; break;
-      case kRnnTanhCell: case kRnnReluCell: gates = made.size; break;
+      case kRnnTanhCell:
+      case kRnnReluCell: gates = made.size; break;
       case kHighwayCell: gates = 2 * made.size; break;
       case kOrderedCell: gates = 4 * made.size + 2 * made.size / made.extra; break;
       default: break;
@@ -270,7 +279,8 @@ class Model {
     made.input = place(items[7], input, made.kind != kMatrixRow);
     made.second = place(items[8], cell ? gates : all, (cell && made.kind != kHighwayCell) || mixture);
     made.state = place(items[9], made.size, made.kind == kLstmCell || ordered);
-    made.output = place(items[10], cell || mixture || made.kind == kMatrixRow || made.kind == kTanhOf ? made.size : all);
+    made.output =
+        place(items[10], cell || mixture || made.kind == kMatrixRow || made.kind == kTanhOf ? made.size : all);
     if (product || made.kind == kMatrixRow) {
       const Matrix& weights = matrix(items[11].text, product ? made.columns : made.size);
       const int64_t rows = product ? made.size : static_cast<int64_t>(words_.size());

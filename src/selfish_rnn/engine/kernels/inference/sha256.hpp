@@ -18,7 +18,9 @@ class Sha256 {
       bool prime = true;
       for (int by = 2; by * by <= number; ++by) prime &= number % by != 0;
       if (!prime) continue;
-      const auto bits = [](long double root) { return static_cast<uint32_t>((root - std::floor(root)) * 4294967296.0L); };
+      const auto bits = [](long double root) {
+        return static_cast<uint32_t>((root - std::floor(root)) * 4294967296.0L);
+      };
       if (found < 8) state_[found] = bits(std::sqrt(static_cast<long double>(number)));
       constants_[found++] = bits(std::cbrt(static_cast<long double>(number)));
     }
@@ -61,16 +63,18 @@ class Sha256 {
   void mix() {
     uint32_t w[64], s[8];
     for (int at = 0; at < 16; ++at)
-      w[at] = static_cast<uint32_t>(block_[4 * at]) << 24 | block_[4 * at + 1] << 16 | block_[4 * at + 2] << 8 | block_[4 * at + 3];
+      w[at] = static_cast<uint32_t>(block_[4 * at]) << 24 | block_[4 * at + 1] << 16 | block_[4 * at + 2] << 8 |
+              block_[4 * at + 3];
     for (int at = 16; at < 64; ++at) {
       const uint32_t a = w[at - 15], b = w[at - 2];
       w[at] = w[at - 16] + (turn(a, 7) ^ turn(a, 18) ^ a >> 3) + w[at - 7] + (turn(b, 17) ^ turn(b, 19) ^ b >> 10);
     }
     std::memcpy(s, state_, sizeof s);
     for (int at = 0; at < 64; ++at) {
-      const uint32_t first = s[7] + (turn(s[4], 6) ^ turn(s[4], 11) ^ turn(s[4], 25)) + ((s[4] & s[5]) ^ (~s[4] & s[6])) +
-                             constants_[at] + w[at];
-      const uint32_t second = (turn(s[0], 2) ^ turn(s[0], 13) ^ turn(s[0], 22)) + ((s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]));
+      const uint32_t first = s[7] + (turn(s[4], 6) ^ turn(s[4], 11) ^ turn(s[4], 25)) +
+                             ((s[4] & s[5]) ^ (~s[4] & s[6])) + constants_[at] + w[at];
+      const uint32_t second =
+          (turn(s[0], 2) ^ turn(s[0], 13) ^ turn(s[0], 22)) + ((s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]));
       for (int to = 7; to > 0; --to) s[to] = s[to - 1];
       s[4] += first, s[0] = first + second;
     }

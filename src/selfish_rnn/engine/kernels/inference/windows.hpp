@@ -1,14 +1,15 @@
 // The int8 form of a sparse matrix: sliding windows, so that activations are looked up in registers.
 //
-// Rows are sorted by how many weights they have, within stretches of 256, and taken in groups of `height` (8 or 16, what
-// the processor's registers hold). A step of a group has 4 slots for each of its rows: a weight and a code, the weight's
-// column less the step's base. The base is any column, and the same for all rows of the group; the columns of a step lie
-// in a window of 16 << planes columns from the base on. The base is the least column that any row still has to give,
-// and every row gives its next columns that lie in the window, at most 4. What a row does not give is padding: weight 0,
-// code 0. That rows may drift apart within the window is what keeps padding small.
+// Rows are sorted by how many weights they have, within stretches of 256, and taken in groups of `height` (8 or 16,
+// what the processor's registers hold). A step of a group has 4 slots for each of its rows: a weight and a code, the
+// weight's column less the step's base. The base is any column, and the same for all rows of the group; the columns of
+// a step lie in a window of 16 << planes columns from the base on. The base is the least column that any row still has
+// to give, and every row gives its next columns that lie in the window, at most 4. What a row does not give is padding:
+// weight 0, code 0. That rows may drift apart within the window is what keeps padding small.
 //
 // Steps come in twos, with an empty one where the number is odd:
-//   data   4 height bytes three times: the low 4 bits of the codes of both steps (the first step's in the low half of the
+//   data   4 height bytes three times: the low 4 bits of the codes of both steps (the first step's in the low half of
+//   the
 //          byte), the weights of the first, the weights of the second; in each the slots of a row next to each other
 //   head   words of 32 bits: the two bases (16 bits each), then for each step its planes, the other bits of the codes:
 //          plane p has bit 4 + p of every code, in the order that the registers of that height want
@@ -30,8 +31,8 @@
 namespace selfish {
 
 constexpr int kSlots = 4, kStretch = 256, kMostHeight = 16;
-constexpr int kBits = -1;  // for planes
-constexpr int64_t kMostColumns = 65535;  // a base has 16 bits, and 255 * 127 times that fits 31
+constexpr int kBits = -1;                  // for planes
+constexpr int64_t kMostColumns = 65535;    // a base has 16 bits, and 255 * 127 times that fits 31
 constexpr int64_t kActivationSlack = 256;  // bytes behind the last activation that may be read
 
 enum WindowsSection : int { kData, kHead, kFirst, kRow, kScale, kCorrection, kWindowsSections };
@@ -86,7 +87,8 @@ struct Windows {
     int code = data[pair * pair_bytes() + kSlots * lane + slot] >> (4 * step) & 15;
     const int bit = plane_bit(height(), lane, slot), size = height() / 8;
     for (int plane = 0; plane < planes(); ++plane)
-      code |= static_cast<int>(words_here[1 + (step * planes() + plane) * size + bit / 32] >> bit % 32 & 1) << (4 + plane);
+      code |= static_cast<int>(words_here[1 + (step * planes() + plane) * size + bit / 32] >> bit % 32 & 1)
+              << (4 + plane);
     return base + code;
   }
 

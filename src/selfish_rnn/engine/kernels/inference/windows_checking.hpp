@@ -64,7 +64,8 @@ struct WindowsChecking {
     for (int64_t at = 0; at < header.height * header.groups; ++at) {
       const int64_t row = windows.row[at];
       if (at >= header.rows && row == -1) continue;
-      if (at >= header.rows || row < 0 || row >= header.rows || row / kStretch != at / kStretch || found[row]) return false;
+      if (at >= header.rows || row < 0 || row >= header.rows || row / kStretch != at / kStretch || found[row])
+        return false;
       found[row] = true;
     }
     return true;

@@ -16,7 +16,10 @@ inline void place_sections(WindowsHeader& of) {
   const int64_t lanes = of.height * of.groups, words = head_words(of.height, of.planes);
   const int64_t length[kWindowsSections] = {bits ? of.pairs : 3 * kSlots * of.height * of.pairs,
                                             4 * words * (bits ? of.groups * bit_steps(of.columns) / 2 : of.pairs),
-                                            4 * (of.groups + 1), 4 * lanes, 4 * lanes, 4 * lanes};
+                                            4 * (of.groups + 1),
+                                            4 * lanes,
+                                            4 * lanes,
+                                            4 * lanes};
   of.bytes = (sizeof(WindowsHeader) + 63) / 64 * 64;
   for (int section = 0; section < kWindowsSections; ++section) {
     of.offset[section] = of.bytes;
@@ -31,8 +34,12 @@ struct WindowsPacking {
   std::vector<uint32_t> first;  // groups + 1
 
   WindowsPacking(const Int8Weights& weights_, int64_t height_, int64_t planes_)
-      : weights(weights_), height(height_), planes(planes_), groups((weights_.rows + height_ - 1) / height_),
-        order(weights_.rows), first(groups + 1) {
+      : weights(weights_),
+        height(height_),
+        planes(planes_),
+        groups((weights_.rows + height_ - 1) / height_),
+        order(weights_.rows),
+        first(groups + 1) {
     std::iota(order.begin(), order.end(), 0);
     if (planes == kBits) {
       for (int64_t group = 0; group < groups; ++group)
@@ -134,7 +141,8 @@ struct WindowsPacking {
         head[0] = (head[0] & ~(0xffffu << (16 * half))) | static_cast<uint32_t>(base) << (16 * half);
         const int bit = Windows::plane_bit(static_cast<int>(height), lane, slot);
         for (int plane = 0; plane < planes; ++plane)
-          head[1 + (half * planes + plane) * size + bit / 32] |= static_cast<uint32_t>(code >> (4 + plane) & 1) << bit % 32;
+          head[1 + (half * planes + plane) * size + bit / 32] |= static_cast<uint32_t>(code >> (4 + plane) & 1)
+                                                                 << bit % 32;
         correction[height * group + lane] += 128 * weights.value[weight];
       });
     }
