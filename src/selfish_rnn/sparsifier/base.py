@@ -99,8 +99,10 @@ class SparseTraining(HookListener, abc.ABC):
         return sum(weight.size for weight in self.weights)
 
     def masks(self) -> dict[str, Tensor]:
-        """Of every matrix a tensor (bool) that is true where a weight exists, by the names of the weights."""
-        return {weight.name: weight.topology.to_mask() for weight in self.weights}
+        """Return a boolean mask of every sparse matrix, on the device of its parameter, by name."""
+        return {
+            weight.name: weight.topology.to_mask(device=weight.parameter.device) for weight in self.weights
+        }
 
     def densities(self) -> dict[str, float]:
         """Of every matrix the fraction of positions that exist."""

@@ -82,4 +82,7 @@ class ManualUpdates:
         self._before, self._pending = parameters[self._index].detach().clone(), False
 
     def _changed(self, parameter: nn.Parameter) -> bool:
-        return self._before is not None and not torch.equal(self._before, parameter.detach())
+        if self._before is None:
+            return False
+        before = self._before.to(parameter.device, parameter.dtype)  # the model may have been moved since
+        return not torch.equal(before, parameter.detach())

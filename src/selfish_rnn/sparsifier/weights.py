@@ -240,12 +240,16 @@ class MaskedWeight(SparseWeight):
 
     def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
         self._set_mask(rewiring.topology)
-        removed, kept = rewiring.removed_positions, rewiring.kept_positions
-        for positions in (removed, rewiring.grown):
+        # Moved to the device once, not for every tensor of optimizer state.
+        removed, grown, kept = (
+            positions.to(self.parameter.device)
+            for positions in (rewiring.removed_positions, rewiring.grown, rewiring.kept_positions)
+        )
+        for positions in (removed, grown):
             fill_(self.parameter, positions, 0.0)
         for optimizer in optimizers:
             reset_state(optimizer, self.parameter, removed)
-            reset_state(optimizer, self.parameter, rewiring.grown, kept)
+            reset_state(optimizer, self.parameter, grown, kept)
 
     @torch.no_grad()
     def apply_mask(self) -> None:
