@@ -132,6 +132,7 @@ def _view(tensor: Tensor, numbers: Tensor) -> Tensor:
 
 # Operations that CUDA alone has
 
+
 def _lstm_cell(
     input_gates: Tensor,
     hidden_gates: Tensor,
@@ -269,9 +270,7 @@ def _run(op: Any, *args: Any, **kwargs: Any) -> Any:
         if numbers.shape != shape:  # an output that the operation has given its size
             tensor.data = _Shell(numbers)
             _data[tensor.untyped_storage()._cdata] = numbers.untyped_storage()
-    storages = {
-        numbers.untyped_storage()._cdata: tensor for tensor, numbers in below.values() if _on_device(tensor)
-    }
+    storages = {numbers.untyped_storage()._cdata: tensor for tensor, numbers in below.values() if _on_device(tensor)}
     same = {id(numbers): tensor for tensor, numbers in below.values()}
 
     def lifted(leaf: Any) -> Any:

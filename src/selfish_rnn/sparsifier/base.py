@@ -100,9 +100,7 @@ class SparseTraining(HookListener, abc.ABC):
 
     def masks(self) -> dict[str, Tensor]:
         """Return a boolean mask of every sparse matrix, on the device of its parameter, by name."""
-        return {
-            weight.name: weight.topology.to_mask(device=weight.parameter.device) for weight in self.weights
-        }
+        return {weight.name: weight.topology.to_mask(device=weight.parameter.device) for weight in self.weights}
 
     def densities(self) -> dict[str, float]:
         """Of every matrix the fraction of positions that exist."""

@@ -291,7 +291,8 @@ class MaskedWeight(SparseWeight):
     def gradient_computed(self, gradient: Tensor) -> None:
         if self._collecting:
             dense = gradient.detach().to_dense()
-            self._collected = dense.clone() if self._collected is None else self._collected + dense
+            # The model may have been moved since the last pass; otherwise to() copies nothing.
+            self._collected = dense.clone() if self._collected is None else self._collected.to(dense) + dense
 
     def _set_mask(self, topology: Topology) -> None:
         """Set ones and zeros of the parameter's type: torch multiplies by these many times faster than by booleans."""
