@@ -22,8 +22,8 @@ from torch.optim import SGD, Adam, Optimizer
 
 from selfish_rnn import METHODS, IntrinsicSparseStructures, Sparsifier, register_cell
 from selfish_rnn.engine import pack, quantize
-from selfish_rnn.optim import NTASGD, SNTASGD
 from selfish_rnn.models import StackedRNN
+from selfish_rnn.optim import NTASGD, SNTASGD
 from selfish_rnn.topology import GateLayout
 
 SCENARIOS: dict[str, Callable[[], None]] = {}
