@@ -17,6 +17,7 @@ from selfish_rnn.sparsifier.base import refuse_missing, saved_rewirings
 from selfish_rnn.sparsifier.hooks import refuse_second_listener
 from selfish_rnn.sparsifier.manual_updates import ManualUpdates
 from selfish_rnn.sparsifier.named_sparsities import NamedSparsities, WeightBudget, weight_budgets
+from selfish_rnn.sparsifier.narrow_matrices import MIN_SIDE, without_narrow
 from selfish_rnn.sparsifier.ranks import common_seed
 from selfish_rnn.sparsifier.rewiring.matrices import Layer, Matrices, Matrix, rewire_matrices
 from selfish_rnn.sparsifier.rewiring.plan import Plan
@@ -102,7 +103,8 @@ class Sparsifier(TopologyKeeper):
         rewire_every: int | None = None,
         include: Selector | Sequence[Selector] | None = None,
         exclude: Selector | Sequence[Selector] = (),
-        rescale: bool = False,
+        min_side: int = MIN_SIDE,
+        rescale: bool | None = None,
         topology: Literal["random", "nonzero"] = "random",
         masks: Mapping[str, Tensor] | None = None,
         seed: int | None = None,
@@ -118,6 +120,8 @@ class Sparsifier(TopologyKeeper):
         self._manual_updates = ManualUpdates(rewire_every)
         chosen = list(choose_weights(model, include if masks is None else list(masks), exclude))
         if include is None and masks is None:
+            if not isinstance(sparsity, Mapping):
+                chosen = without_narrow(model, chosen, min_side, existing=topology == "nonzero")
             warn_of_dense(model, chosen, exclude)
         refuse_second_listener(model, {id(each.parameter): each.name for each in chosen})
         budgets: list[WeightBudget] | None = None
@@ -138,7 +142,7 @@ class Sparsifier(TopologyKeeper):
         weights: list[SparseWeight] = []
         for number, (each, drawn) in enumerate(zip(chosen, topologies, strict=True)):
             weight = each.bind(drawn)
-            if rescale:
+            if rescale or (rescale is None and not self._topology_given):
                 rescale_(weight.parameter, drawn, by_gate=budgets is not None and budgets[number].by_gate)
             weights.append(weight)
         super().__init__(model, weights, self.method)
@@ -332,6 +336,7 @@ class Sparsifier(TopologyKeeper):
             raise ValueError(
                 f"the saved state is of another method than {self.method.name!r}: its parts keep other things"
             )
+        check_saved_pool(state, self.method)
         check_saved_pool(state, self.method)
         topologies = saved_topologies(self.weights, state["masks"], state["shapes"])
         for budget, saved in zip(self._budgets or (), topologies, strict=False):
