@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from torch import nn
 
 from selfish_rnn.sparsifier.deferred import is_deferred
 from selfish_rnn.sparsifier.registry import joined_gates
 from selfish_rnn.sparsifier.selection import Chosen
+from selfish_rnn.topology import Topology
 
 MIN_SIDE = 16
 """Fewest rows and columns of a matrix that becomes sparse by default."""
+
+_TOLERATED = 0.1
+"""Fraction of empty rows or columns up to which binding does not warn."""
+
+_SHOWN = 3
+"""Number of matrices that a warning lists."""
+
+
+class _Consequences(NamedTuple):
+    """Meaning of an empty row and of an empty column for the network."""
+
+    row: str
+    column: str
+
+
+_CONSEQUENCES: dict[type[nn.Module], _Consequences] = {
+    nn.Embedding: _Consequences("entries are zero", "dimensions are zero in every entry"),
+    nn.RNNBase: _Consequences("gates see no input", "inputs reach no gate"),
+    nn.RNNCellBase: _Consequences("gates see no input", "inputs reach no gate"),
+    nn.Module: _Consequences("outputs see no input", "units reach no output"),
+}
+"""Consequences by type of module; the first that matches counts."""
 
 
 def without_narrow(model: nn.Module, chosen: Sequence[Chosen], min_side: int, existing: bool) -> list[Chosen]:
@@ -23,9 +48,7 @@ def without_narrow(model: nn.Module, chosen: Sequence[Chosen], min_side: int, ex
     if min_side < 1:
         raise ValueError(f"min_side is a number of rows and columns, at least 1; got {min_side}")
     joined_rows = {
-        identity: sum(gates.rows for gates in parts.values())
-        for parts in joined_gates(model)
-        for identity in parts
+        identity: sum(gates.rows for gates in parts.values()) for parts in joined_gates(model) for identity in parts
     }
     wide = [
         each
@@ -41,3 +64,48 @@ def _has_zeros(chosen: Chosen) -> bool:
         return True
     weight = chosen.parameter
     return not (weight.is_meta or is_deferred(weight)) and int(weight.count_nonzero()) < weight.numel()
+
+
+def warn_of_cut_off(model: nn.Module, chosen: Sequence[Chosen], topologies: Sequence[Topology], uniform: bool) -> None:
+    """Warn if more than a tenth of the rows or columns of a matrix are empty, which cuts units off.
+
+    Recurrent matrices are left out: the input and the output of their layer still reach every unit.
+    """
+    modules = {
+        id(parameter): module
+        for module in model.modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if not (name.startswith("weight_hh") and isinstance(module, (nn.RNNBase, nn.RNNCellBase)))
+    }
+    sentences = {}
+    for each, topology in zip(chosen, topologies, strict=True):
+        module = modules.get(id(each.weight))
+        if module is not None and topology.count < each.size:
+            sentence = " and ".join(_cut_off(module, topology))
+            if sentence:
+                sentences[each.name] = f"{each.name}: {sentence}"
+    if not sentences:
+        return
+    names, hidden = [*sentences], len(sentences) - _SHOWN
+    listed = "; ".join([*sentences.values()][:_SHOWN]) + (f"; and {hidden} more matrices" if hidden > 0 else "")
+    remedies = [
+        "lower the sparsity",
+        f"leave such matrices dense with exclude={names[:_SHOWN]}",
+        f'give each its own sparsity, as in sparsity={{"*": 0.9, "{names[0]}": 0}}',
+    ]
+    if uniform:
+        remedies.append('give narrow matrices more weights with allocation="er"')
+    warnings.warn(f"the sparse topology cuts units off: {listed}. Remedies: {'; '.join(remedies)}", stacklevel=3)
+
+
+def _cut_off(module: nn.Module, topology: Topology) -> Iterator[str]:
+    """List the empty rows and columns of a matrix, where they are too many."""
+    consequences = next(words for kind, words in _CONSEQUENCES.items() if isinstance(module, kind))
+    rows, columns = topology.shape[0], topology.size // topology.shape[0]
+    for side, size, indices, consequence in (
+        ("rows", rows, topology.positions // columns, consequences.row),
+        ("columns", columns, topology.positions % columns, consequences.column),
+    ):
+        empty = size - int(indices.bincount(minlength=size).count_nonzero())
+        if empty > _TOLERATED * size:
+            yield f"{empty:,} of {size:,} {consequence} (their {side} are empty)"

@@ -17,7 +17,7 @@ from selfish_rnn.sparsifier.base import refuse_missing, saved_rewirings
 from selfish_rnn.sparsifier.hooks import refuse_second_listener
 from selfish_rnn.sparsifier.manual_updates import ManualUpdates
 from selfish_rnn.sparsifier.named_sparsities import NamedSparsities, WeightBudget, weight_budgets
-from selfish_rnn.sparsifier.narrow_matrices import MIN_SIDE, without_narrow
+from selfish_rnn.sparsifier.narrow_matrices import MIN_SIDE, warn_of_cut_off, without_narrow
 from selfish_rnn.sparsifier.ranks import common_seed
 from selfish_rnn.sparsifier.rewiring.matrices import Layer, Matrices, Matrix, rewire_matrices
 from selfish_rnn.sparsifier.rewiring.plan import Plan
@@ -134,6 +134,9 @@ class Sparsifier(TopologyKeeper):
         topologies, self._topology_given = starting_topologies(
             chosen, self._matrices, self.method, sparsity, budgets, allocation, topology, masks, self._generator
         )
+        if not self._topology_given:
+            uniform = budgets is None and self.method.allocation.name == "uniform"
+            warn_of_cut_off(model, chosen, topologies, uniform)
         if sparsity is None:
             sparsity = 1 - sum(each.count for each in topologies) / sum(each.size for each in topologies)
         self.sparsity = sparsity
