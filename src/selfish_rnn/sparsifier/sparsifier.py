@@ -76,8 +76,11 @@ class Sparsifier(TopologyKeeper):
             of modules. Default: all weights of torch's recurrent modules, cells, ``nn.Linear``, ``nn.Embedding`` and
             of registered cells.
         exclude: not these.
-        rescale: divide the starting weights by ``sqrt(density)``, so that a sum over the fewer inputs varies as
-            much as in the dense model.
+        min_side: matrices with fewer rows or columns than this stay dense, as if excluded, because a narrow sparse
+            matrix cuts units off. The rule does not apply where ``include``, ``masks`` or a mapping for ``sparsity``
+            name the weights, nor to a model of narrow matrices only; 1 makes every matrix sparse, as in the paper.
+        rescale: divide the starting weights by ``sqrt(density)``, so that a sum over fewer inputs varies as much as
+            in the dense model. Default: wherever a topology is drawn, except in matrices that are mostly zero already.
         topology: ``"random"`` draws one; with ``"nonzero"`` the weights of the model that are not zero exist, and all
             of them stay: to go on with a model that is sparse already.
         masks: the topology by the names of weights, tensors that are not zero where a weight exists, such as
@@ -142,12 +145,12 @@ class Sparsifier(TopologyKeeper):
         self.sparsity = sparsity
         self._counts = self._matrices.counts([topologies[number] for number in self._rewired])
         self._budgets = budgets
-        weights: list[SparseWeight] = []
-        for number, (each, drawn) in enumerate(zip(chosen, topologies, strict=True)):
-            weight = each.bind(drawn)
-            if rescale or (rescale is None and not self._topology_given):
-                rescale_(weight.parameter, drawn, by_gate=budgets is not None and budgets[number].by_gate)
-            weights.append(weight)
+        weights = [each.bind(drawn) for each, drawn in zip(chosen, topologies, strict=True)]
+        if rescale or (rescale is None and not self._topology_given):
+            densities = self._matrices.densities([topologies[number] for number in self._rewired])
+            for number, density in zip(self._rewired, densities, strict=True):
+                if rescale or not weights[number].was_sparse:  # a trained model may find its saved topology next
+                    rescale_(weights[number].parameter, topologies[number], density, budgets and budgets[number])
         super().__init__(model, weights, self.method)
         own = set(map(id, self.hooked_parameters))
         self._left_dense = [

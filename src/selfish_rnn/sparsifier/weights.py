@@ -141,6 +141,11 @@ class SparseWeight(abc.ABC):
                 "own are not"
             )
 
+    @property
+    def was_sparse(self) -> bool:
+        """Whether the matrix was mostly zero when it was bound, as the weights of a trained sparse model are."""
+        return False
+
     def forget_deleted(self) -> None:  # noqa: B027
         """Give up what binding deleted."""
 
@@ -204,6 +209,10 @@ class MaskedWeight(SparseWeight):
             positions = flat.nonzero().flatten()
             self._deleted = positions, flat[positions]
         self.apply_mask()
+
+    @property
+    def was_sparse(self) -> bool:
+        return self._deleted is not None
 
     def forget_deleted(self) -> None:
         self._deleted = None
