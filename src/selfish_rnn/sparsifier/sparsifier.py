@@ -150,7 +150,8 @@ class Sparsifier(TopologyKeeper):
             densities = self._matrices.densities([topologies[number] for number in self._rewired])
             for number, density in zip(self._rewired, densities, strict=True):
                 if rescale or not weights[number].was_sparse:  # a trained model may find its saved topology next
-                    rescale_(weights[number].parameter, topologies[number], density, budgets and budgets[number])
+                    own = None if budgets is None else budgets[number]
+                    rescale_(weights[number].parameter, topologies[number], density, own)
         super().__init__(model, weights, self.method)
         own = set(map(id, self.hooked_parameters))
         self._left_dense = [

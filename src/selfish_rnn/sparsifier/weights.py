@@ -190,12 +190,13 @@ class SparseWeight(abc.ABC):
 class MaskedWeight(SparseWeight):
     """A matrix stored whole, with a mask that is 1 where a weight exists."""
 
+    _deleted: tuple[Tensor, Tensor] | None = None
+
     def __init__(self, name: str, parameter: nn.Parameter, gates: GateLayout, topology: Topology) -> None:
         super().__init__(name, parameter, tuple(parameter.shape), gates)
         self._set_mask(topology)
         self._collecting = False
         self._collected: Tensor | None = None
-        self._deleted: tuple[Tensor, Tensor] | None = None
 
     @torch.no_grad()
     def bind(self) -> None:
