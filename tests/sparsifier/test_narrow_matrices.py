@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from selfish_rnn import METHODS, GateLayout, Sparsifier, deferred_init, register_cell
+from selfish_rnn import METHODS, GateLayout, Sparsifier, deferred_init, engine, register_cell
 
 
 class Reader(nn.Module):
@@ -102,6 +102,20 @@ def test_an_existing_topology_keeps_the_zeros_of_narrow_matrices() -> None:
     Sparsifier(sparse, sparsity=0.5, rewirings=2, min_side=1).detach()
     Sparsifier(dense, sparsity=0.5, rewirings=2).detach()
     assert sparse_names(sparse, sparsity=None, topology="nonzero") == ALL
+    assert sparse_names(dense, sparsity=None, topology="nonzero") == RECURRENT
+
+
+@pytest.mark.skipif(not engine.available(), reason="the kernels are not built")
+def test_packed_matrices_without_zeros_stay_dense() -> None:
+    sparse, dense = Reader(), Reader()
+    sparsifiers = [
+        Sparsifier(sparse, sparsity=0.5, rewirings=2, min_side=1),
+        Sparsifier(dense, sparsity=0.5, rewirings=2),
+    ]
+    for model, sparsifier in zip((sparse, dense), sparsifiers, strict=True):
+        engine.pack(model)
+        sparsifier.detach()
+    assert sparse_names(sparse, sparsity=None) == ALL
     assert sparse_names(dense, sparsity=None, topology="nonzero") == RECURRENT
 
 

@@ -54,16 +54,16 @@ def without_narrow(model: nn.Module, chosen: Sequence[Chosen], min_side: int, ex
         each
         for each in chosen
         if min(joined_rows.get(id(each.weight), each.shape[0]), each.size // each.shape[0]) >= min_side
-        or (existing and _has_zeros(each))
+        or ((existing or each.stored) and _has_zeros(each))
     ]
     return wide or list(chosen)
 
 
 def _has_zeros(chosen: Chosen) -> bool:
+    weights = chosen.parameter
     if chosen.stored:
-        return True
-    weight = chosen.parameter
-    return not (weight.is_meta or is_deferred(weight)) and int(weight.count_nonzero()) < weight.numel()
+        return weights.numel() < chosen.size
+    return not (weights.is_meta or is_deferred(weights)) and int(weights.count_nonzero()) < chosen.size
 
 
 def warn_of_cut_off(model: nn.Module, chosen: Sequence[Chosen], topologies: Sequence[Topology], uniform: bool) -> None:
