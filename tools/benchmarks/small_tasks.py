@@ -201,7 +201,6 @@ class Task:
     data: Callable[[int, torch.Generator], Data]
     score: Callable[[Tensor, Data], float]
     updates: int
-    shape: str
 
     def loss(self, answers: Tensor, targets: Tensor) -> Tensor:
         if targets.is_floating_point():
@@ -210,31 +209,23 @@ class Task:
 
 
 TASKS = {
-    "digits": Task(
-        lambda width: Reader(nn.GRU(8, width, batch_first=True), 10), 96, digits, accuracy, 600, "GRU 8-96-10"
-    ),
-    "shapes": Task(
-        lambda width: Reader(nn.GRU(1, width, batch_first=True), 4), 96, shapes, accuracy, 300, "GRU 1-96-4"
-    ),
+    "digits": Task(lambda width: Reader(nn.GRU(8, width, batch_first=True), 10), 96, digits, accuracy, 600),
+    "shapes": Task(lambda width: Reader(nn.GRU(1, width, batch_first=True), 4), 96, shapes, accuracy, 300),
     "forecast": Task(
         lambda width: Forecaster(nn.LSTM(1, width, batch_first=True), 1, every_step=True),
         64,
         forecast,
         skill,
         400,
-        "LSTM 1-64-1",
     ),
-    "adding": Task(
-        lambda width: Reader(nn.GRU(2, width, batch_first=True), 1), 64, adding, explained, 500, "GRU 2-64-1"
-    ),
-    "tagger": Task(Tagger, 64, tags, accuracy, 400, "embedding 20 x 32, bidirectional LSTM 64, 4 tags"),
+    "adding": Task(lambda width: Reader(nn.GRU(2, width, batch_first=True), 1), 64, adding, explained, 500),
+    "tagger": Task(Tagger, 64, tags, accuracy, 400),
     "keywords": Task(
         lambda width: Reader(nn.GRU(20, width, num_layers=2, batch_first=True), 8),
         64,
         keywords,
         accuracy,
         300,
-        "2 GRU 20-64-64-8",
     ),
 }
 
@@ -369,35 +360,54 @@ def train_all(runs: Sequence[Run], file: Path, jobs: int) -> None:
 
 # Tables
 
+ROWS = (
+    ("dense", "dense", "library"),
+    ("small dense", "small dense", "library"),
+    ("static", "static", "library"),
+    ("Selfish", "selfish", "library"),
+    ("SET", "set", "library"),
+    ("RigL", "rigl", "library"),
+    ("GMP", "gmp", "library"),
+    ('static, `allocation="er"`', "static", "er"),
+    ('Selfish, `allocation="er"`', "selfish", "er"),
+    ("static, the paper's rules", "static", "paper"),
+    ("Selfish, the paper's rules", "selfish", "paper"),
+)
+"""Title, method and rules of every row."""
+
 
 def cell(scores: Sequence[float]) -> str:
-    """Format mean and standard deviation over seeds."""
+    """Format the mean and the standard deviation over seeds."""
     if not scores:
         return "-"
     spread = f" ± {statistics.stdev(scores):.1f}" if len(scores) > 1 else ""
     return f"{statistics.mean(scores):.1f}{spread}"
 
 
-def tables(finished: Iterable[dict[str, Any]], rule: str) -> str:
-    """Render a Markdown table for each task: methods in rows, sparsities in columns."""
-    scores: dict[tuple[str, str, float], list[float]] = {}
-    sizes: dict[tuple[str, str, float], int] = {}
+def table(finished: Iterable[dict[str, Any]], sparsity: float) -> list[str]:
+    """Render the Markdown rows of one sparsity: methods below one another, tasks side by side."""
+    scores: dict[tuple[str, str, str], list[float]] = {}
+    sizes: dict[tuple[str, str], int] = {}
     for record in finished:
-        if record["rules"] == rule or record["method"] in DENSE:
-            place = record["task"], record["method"], record["sparsity"]
-            scores.setdefault(place, []).append(record["score"])
-            sizes[place] = record["parameters"]
-    text = ""
-    for name, task in TASKS.items():
-        dense = (name, "dense", 0.0)
-        text += f"\n**{name}** ({task.shape}; {task.score.__name__}, %): dense {cell(scores.get(dense, []))}"
-        text += f" with {sizes.get(dense, 0):,} parameters\n\n"
-        text += "| method | " + " | ".join(f"S = {sparsity:g}" for sparsity in SPARSITIES) + " |\n"
-        text += "| --- |" + " --: |" * len(SPARSITIES) + "\n"
-        for method in METHODS[1:]:
-            cells = [cell(scores.get((name, method, sparsity), [])) for sparsity in SPARSITIES]
-            text += f"| {method} | {' | '.join(cells)} |\n"
-    return text
+        if record["sparsity"] in (0.0, sparsity):
+            scores.setdefault((record["task"], record["method"], record["rules"]), []).append(record["score"])
+            if record["rules"] == "library":
+                sizes[record["task"], record["method"]] = record["parameters"]
+    tasks = [task for task in TASKS if (task, "dense") in sizes]
+    lines = [f"| S = {sparsity:g} | " + " | ".join(tasks) + " |", "| --- |" + " --- |" * len(tasks)]
+    for title, method, rule in ROWS:
+        cells = [cell(scores.get((task, method, rule), [])) for task in tasks]
+        if set(cells) != {"-"}:
+            lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    counts = [f"{sizes[task, 'dense']:,} / {sizes.get((task, 'static'), 0):,}" for task in tasks]
+    return [*lines, "| parameters, dense / sparse | " + " | ".join(counts) + " |"]
+
+
+def tables(file: Path) -> list[list[str]]:
+    """Render the table of every sparsity that has results."""
+    finished = list(records(file).values())
+    sparsities = {record["sparsity"] for record in finished} - {0.0}
+    return [table(finished, sparsity) for sparsity in sorted(sparsities)]
 
 
 def main() -> None:
@@ -409,16 +419,14 @@ def main() -> None:
     parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1, help="processes of one thread each")
-    parser.add_argument("--table", action="store_true", help="print the tables of finished runs only")
+    parser.add_argument("--table", action="store_true", help="print the tables and train nothing")
     options = parser.parse_args()
-    runs = list(planned(options.tasks, options.methods, options.sparsities, options.rules, options.seeds))
     if not options.table:
         os.environ["OMP_NUM_THREADS"] = "1"
-        train_all(runs, options.file, options.jobs)
-    finished = records(options.file)
-    for rule in options.rules:
-        print(f"\nRules: {rule}")
-        print(tables((finished[run.key] for run in runs if run.key in finished), rule))
+        runs = planned(options.tasks, options.methods, options.sparsities, options.rules, options.seeds)
+        train_all(list(runs), options.file, options.jobs)
+    for rows in tables(options.file):
+        print("\n".join(rows), end="\n\n")
 
 
 if __name__ == "__main__":
