@@ -200,7 +200,7 @@ def test_binding_warns_of_units_that_reach_no_output() -> None:
     assert f"out.weight: {mute} of 96 units reach no output (their columns are empty)" in text
     assert "rnn.weight_hh_l0" not in text
     assert "exclude=['rnn.weight_ih_l0', 'out.weight']" in text
-    assert 'sparsity={"*": 0.9, "rnn.weight_ih_l0": 0}' in text
+    assert 'sparsity={"*": 0.9, "rnn.weight_ih_l0": 0, "out.weight": 0}' in text
     assert 'allocation="er"' in text
     assert caught[0].filename == __file__
 
@@ -229,6 +229,12 @@ def test_empty_words_of_an_embedding_are_named_as_such() -> None:
     model = nn.Sequential(nn.Embedding(20, 32), nn.LSTM(32, 64))
     with pytest.warns(UserWarning, match=r"0\.weight: \d+ of 20 entries are zero .* dimensions are zero in every"):
         Sparsifier(model, sparsity=0.97, rewirings=2)
+
+
+def test_the_remedy_by_names_keeps_narrow_matrices_dense() -> None:
+    model = Reader(1, 64, 20)
+    with pytest.warns(UserWarning, match=r'sparsity=\{"\*": 0\.95, "out\.weight": 0, "rnn\.weight_ih_l0": 0\}'):
+        Sparsifier(model, sparsity=0.95, rewirings=2)
 
 
 def test_a_long_list_is_cut_short() -> None:

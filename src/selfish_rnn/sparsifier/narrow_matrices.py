@@ -39,24 +39,24 @@ _CONSEQUENCES: dict[type[nn.Module], _Consequences] = {
 """Consequences by type of module; the first that matches counts."""
 
 
-def without_narrow(model: nn.Module, chosen: Sequence[Chosen], min_side: int, existing: bool) -> list[Chosen]:
-    """Return the chosen weights without those that have fewer than ``min_side`` rows or columns.
+def without_narrow(
+    model: nn.Module, chosen: Sequence[Chosen], min_side: int, existing: bool
+) -> tuple[list[Chosen], list[Chosen]]:
+    """Return the chosen weights, and apart from them those with fewer than ``min_side`` rows or columns.
 
-    A model of narrow matrices only keeps all of them. With ``existing`` topologies a narrow matrix that contains zeros
-    is kept, too.
+    All weights of a model of narrow matrices are chosen. With ``existing`` topologies a narrow matrix with zeros is.
     """
     if min_side < 1:
         raise ValueError(f"min_side is a number of rows and columns, at least 1; got {min_side}")
     joined_rows = {
         identity: sum(gates.rows for gates in parts.values()) for parts in joined_gates(model) for identity in parts
     }
-    wide = [
-        each
-        for each in chosen
-        if min(joined_rows.get(id(each.weight), each.shape[0]), each.size // each.shape[0]) >= min_side
-        or ((existing or each.stored) and _has_zeros(each))
-    ]
-    return wide or list(chosen)
+    wide, narrow = [], []
+    for each in chosen:
+        rows, columns = joined_rows.get(id(each.weight), each.shape[0]), each.size // each.shape[0]
+        is_sparse = (existing or each.stored) and _has_zeros(each)
+        (wide if min(rows, columns) >= min_side or is_sparse else narrow).append(each)
+    return (wide, narrow) if wide else (narrow, [])
 
 
 def _has_zeros(chosen: Chosen) -> bool:
@@ -66,7 +66,14 @@ def _has_zeros(chosen: Chosen) -> bool:
     return not (weights.is_meta or is_deferred(weights)) and int(weights.count_nonzero()) < chosen.size
 
 
-def warn_of_cut_off(model: nn.Module, chosen: Sequence[Chosen], topologies: Sequence[Topology], uniform: bool) -> None:
+def warn_of_cut_off(
+    model: nn.Module,
+    chosen: Sequence[Chosen],
+    topologies: Sequence[Topology],
+    sparsity: float,
+    narrow: Sequence[str],
+    uniform: bool,
+) -> None:
     """Warn if more than a tenth of the rows or columns of a matrix are empty, which cuts units off.
 
     Recurrent matrices are left out: the input and the output of their layer still reach every unit.
@@ -88,10 +95,11 @@ def warn_of_cut_off(model: nn.Module, chosen: Sequence[Chosen], topologies: Sequ
         return
     names, hidden = [*sentences], len(sentences) - _SHOWN
     listed = "; ".join([*sentences.values()][:_SHOWN]) + (f"; and {hidden} more matrices" if hidden > 0 else "")
+    dense = "".join(f', "{name}": 0' for name in [*names[:_SHOWN], *narrow])
     remedies = [
         "lower the sparsity",
         f"leave such matrices dense with exclude={names[:_SHOWN]}",
-        f'give each its own sparsity, as in sparsity={{"*": 0.9, "{names[0]}": 0}}',
+        f'give each its own sparsity, as in sparsity={{"*": {sparsity:g}{dense}}}',
     ]
     if uniform:
         remedies.append('give narrow matrices more weights with allocation="er"')

@@ -21,7 +21,7 @@ from selfish_rnn.sparsifier.narrow_matrices import MIN_SIDE, warn_of_cut_off, wi
 from selfish_rnn.sparsifier.ranks import common_seed
 from selfish_rnn.sparsifier.rewiring.matrices import Layer, Matrices, Matrix, rewire_matrices
 from selfish_rnn.sparsifier.rewiring.plan import Plan
-from selfish_rnn.sparsifier.selection import Selector, choose_weights, warn_of_dense
+from selfish_rnn.sparsifier.selection import Chosen, Selector, choose_weights, warn_of_dense
 from selfish_rnn.sparsifier.starting_topologies import (
     check_saved_pool,
     check_start,
@@ -122,9 +122,10 @@ class Sparsifier(TopologyKeeper):
         self._step_counter: weakref.ref[Optimizer] | None = None
         self._manual_updates = ManualUpdates(rewire_every)
         chosen = list(choose_weights(model, include if masks is None else list(masks), exclude))
+        narrow: list[Chosen] = []
         if include is None and masks is None:
             if not isinstance(sparsity, Mapping):
-                chosen = without_narrow(model, chosen, min_side, existing=topology == "nonzero")
+                chosen, narrow = without_narrow(model, chosen, min_side, existing=topology == "nonzero")
             warn_of_dense(model, chosen, exclude)
         refuse_second_listener(model, {id(each.parameter): each.name for each in chosen})
         budgets: list[WeightBudget] | None = None
@@ -137,12 +138,12 @@ class Sparsifier(TopologyKeeper):
         topologies, self._topology_given = starting_topologies(
             chosen, self._matrices, self.method, sparsity, budgets, allocation, topology, masks, self._generator
         )
-        if not self._topology_given:
-            uniform = budgets is None and self.method.allocation.name == "uniform"
-            warn_of_cut_off(model, chosen, topologies, uniform)
         if sparsity is None:
             sparsity = 1 - sum(each.count for each in topologies) / sum(each.size for each in topologies)
         self.sparsity = sparsity
+        if not self._topology_given:
+            uniform = budgets is None and self.method.allocation.name == "uniform"
+            warn_of_cut_off(model, chosen, topologies, sparsity, [each.name for each in narrow], uniform)
         self._counts = self._matrices.counts([topologies[number] for number in self._rewired])
         self._budgets = budgets
         weights = [each.bind(drawn) for each, drawn in zip(chosen, topologies, strict=True)]
@@ -150,8 +151,8 @@ class Sparsifier(TopologyKeeper):
             densities = self._matrices.densities([topologies[number] for number in self._rewired])
             for number, density in zip(self._rewired, densities, strict=True):
                 if rescale or not weights[number].was_sparse:  # a trained model may find its saved topology next
-                    own = None if budgets is None else budgets[number]
-                    rescale_(weights[number].parameter, topologies[number], density, own)
+                    weight_budget = None if budgets is None else budgets[number]
+                    rescale_(weights[number].parameter, topologies[number], density, weight_budget)
         super().__init__(model, weights, self.method)
         own = set(map(id, self.hooked_parameters))
         self._left_dense = [
