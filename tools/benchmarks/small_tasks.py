@@ -1,7 +1,7 @@
 """Compare sparse training methods on six small tasks that are not language models.
 
-    python benchmarks/small_tasks.py results/small-tasks/runs.jsonl            # finished runs are skipped
-    python benchmarks/small_tasks.py results/small-tasks/runs.jsonl --table    # print the tables, train nothing
+    python tools/benchmarks/small_tasks.py results/small-tasks/runs.jsonl            # finished runs are skipped
+    python tools/benchmarks/small_tasks.py results/small-tasks/runs.jsonl --table    # print the tables, train nothing
 
 Every task generates its data: no download. A run trains one network for a few hundred updates on one thread, in about
 three seconds, and appends one line of JSON with its score, settings, machine, date and commit. `dense` is the network

@@ -51,7 +51,8 @@ def without_narrow(
     joined_rows = {
         identity: sum(gates.rows for gates in parts.values()) for parts in joined_gates(model) for identity in parts
     }
-    wide, narrow = [], []
+    wide: list[Chosen] = []
+    narrow: list[Chosen] = []
     for each in chosen:
         rows, columns = joined_rows.get(id(each.weight), each.shape[0]), each.size // each.shape[0]
         is_sparse = (existing or each.stored) and _has_zeros(each)

@@ -205,7 +205,10 @@ def saved_topologies(
     """The topologies of a saved state, which must be of these weights."""
     differing = sorted(set(masks) ^ {weight.name for weight in weights})
     if differing:
-        raise ValueError(f"the saved topology is of other weights than this model's; they differ in {differing}")
+        raise ValueError(
+            f"the saved topology is of other weights than this model's; they differ in {differing}: bind with the "
+            "include=, exclude= and min_side= of the saved sparsifier"
+        )
     for weight in weights:
         if tuple(shapes[weight.name]) != weight.shape:
             raise ValueError(
