@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -309,7 +309,7 @@ def train(run: Run) -> dict[str, Any]:
         "score": round(score, 3),
         "parameters": parameters(model) - zeros,
         "seconds": round(seconds, 2),
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": system.machine(),
         "torch": torch.__version__,
         "commit": commit(),
