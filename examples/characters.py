@@ -50,7 +50,7 @@ def train(sparse: bool, epochs: int, characters: int) -> Outcome:
     rows = ids[:characters].view(BATCH, -1).t().contiguous()  # time x batch
     unseen = ids[characters:].view(-1, 1)
     model = Writer()
-    sparsifier = Sparsifier(model, sparsity=0.8, rewirings=epochs, rescale=True) if sparse else None
+    sparsifier = Sparsifier(model, sparsity=0.8, rewirings=epochs) if sparse else None
     if sparse:
         pack(model)
     optimizer = SNTASGD(model.parameters(), lr=20.0, nonmono=1)

@@ -37,9 +37,14 @@ def timed() -> Iterator[Clock]:
 
 
 def outcome(name: str, score: float, clock: Clock, model: nn.Module, sparsifier: Sparsifier | None) -> Outcome:
-    dense = sum(parameter.numel() for parameter in model.parameters() if parameter.ndim > 1)
-    weights = dense if sparsifier is None else sparsifier.active_weights
-    return Outcome(name, score, weights, clock.seconds, file_size(model))
+    return Outcome(name, score, weight_count(model, sparsifier), clock.seconds, file_size(model))
+
+
+def weight_count(model: nn.Module, sparsifier: Sparsifier | None) -> int:
+    """Count the weights of all matrices, sparse or dense."""
+    stored = sum(parameter.numel() for name, parameter in model.named_parameters() if "bias" not in name)
+    masked = [weight for weight in sparsifier.weights if weight.parameter.ndim > 1] if sparsifier else []
+    return stored - sum(weight.size - weight.count for weight in masked)
 
 
 def file_size(model: nn.Module) -> int:

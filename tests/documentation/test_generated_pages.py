@@ -30,6 +30,15 @@ def test_the_tables_of_grown_weights_are_up_to_date() -> None:
         assert "\n".join(rows) in page, "python tools/benchmarks/grown_weights.py --table results/grown-weights"
 
 
+def test_the_tables_of_small_tasks_are_up_to_date() -> None:
+    script = runpy.run_path(str(ROOT / "tools" / "benchmarks" / "small_tasks.py"))
+    page, file = (DOCS / "own-model.md").read_text(), ROOT / "results" / "small-tasks" / "runs.jsonl"
+    tables = script["tables"](file)
+    assert len(tables) == 3
+    for rows in tables:
+        assert "\n".join(rows) in page, "python tools/benchmarks/small_tasks.py results/small-tasks/runs.jsonl --table"
+
+
 def find(name: str) -> Any:
     """The object of a name such as ``topology.removal.remove``, of a module or of what is in it."""
     words = name.split(".")

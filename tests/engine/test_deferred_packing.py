@@ -162,11 +162,11 @@ def test_what_packed_modules_cannot_have_is_refused(settings: dict[str, Any], me
 def test_packed_and_dense_modules_together_say_how_they_can_be_bound() -> None:
     model = nn.Sequential(PackedLinear(20, 10, sparsity=0.8), nn.Linear(10, 10))
     with pytest.raises(ValueError, match=r"0\.weight is packed and has a topology, 1\.weight has none"):
-        Sparsifier(model, sparsity=0.8, rewirings=3)
+        Sparsifier(model, sparsity=0.8, rewirings=3, min_side=1)
     sparsifier = Sparsifier(model, rewirings=3, exclude="1")
     assert sparsifier.active_weights == 40
     sparsifier.detach()
-    assert Sparsifier(model, rewirings=3, topology="nonzero").active_weights == 140
+    assert Sparsifier(model, rewirings=3, topology="nonzero", min_side=1).active_weights == 140
 
 
 def test_a_model_made_of_packed_modules_is_unpacked_with_its_sparsifier(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def tokens(words: int = 30) -> Tensor:
 
 def packed_tagger() -> tuple[Tagger, Sparsifier]:
     model = Tagger()
-    sparsifier = Sparsifier(model, sparsity=0.7, rewirings=3, exclude="between*")
+    sparsifier = Sparsifier(model, sparsity=0.7, rewirings=3, exclude="between*", min_side=1)
     return pack(model, strict=True), sparsifier
 
 

@@ -201,12 +201,12 @@ def test_gates_of_a_linear_are_registered_by_its_name(
     register_cell(cell, lambda module: layouts)
     torch.manual_seed(0)
     model = nn.Sequential(cell(), nn.Linear(16, 3))
-    sparsifier = Sparsifier(model, sparsity=0.5, rewirings=4, seed=1)
+    sparsifier = Sparsifier(model, sparsity=0.5, rewirings=4, seed=1, min_side=1)
     if packed != "not":
         model = engine.pack(model, strict=True)
     if packed == "before binding":
         sparsifier.detach()
-        sparsifier = Sparsifier(model, rewirings=4, seed=1)
+        sparsifier = Sparsifier(model, rewirings=4, seed=1, min_side=1)
     names = {f"0.{name if isinstance(name, str) else name[0]}": layout for name, layout in layouts.items()}
     gates = {weight.name: weight.gates for weight in sparsifier.weights}
     assert gates == {**names, "1.weight": GateLayout.single(3)}

@@ -56,3 +56,15 @@ def test_runs_of_one_start_seed_begin_alike_and_part_at_the_first_rewiring(texts
     alike = tiny_trainer(texts, tmp_path / "own", seed=3, model={"dropout": 0.0})
     fresh = tiny_trainer(texts, tmp_path / "named", seed=3, start_seed=3, model={"dropout": 0.0})
     assert all(map(torch.equal, alike.model.parameters(), fresh.model.parameters()))
+
+
+def test_a_run_follows_the_paper_and_not_the_library_s_defaults(texts: Path) -> None:
+    """Every matrix becomes sparse, however narrow, and starting weights keep their values."""
+    model = {"embedding": 8, "hidden": 16}  # the embedding is narrow, the recurrent matrices are not
+    sparse, dense = tiny_trainer(texts, model=model), tiny_trainer(texts, model=model, sparsity=0.0)
+    names = {name for name, weight in dense.model.named_parameters() if weight.ndim == 2}
+    assert set(sparse.sparsifier.densities()) == names
+    assert min(min(weight.shape) for weight in sparse.sparsifier.weights) < 16
+    for name, weight in sparse.model.named_parameters():
+        existing = weight != 0
+        assert torch.equal(weight[existing], dense.model.get_parameter(name)[existing]), name

@@ -58,7 +58,7 @@ class Workload:
         packed = ENGINES[engine].kernels
         with deferred_init() if packed else nullcontext():
             model = self.dense_model()
-        sparsifier = Sparsifier(model, sparsity=self.sparsity, method="static", seed=SEED)
+        sparsifier = Sparsifier(model, sparsity=self.sparsity, method="static", min_side=1, rescale=False, seed=SEED)
         if packed:
             pack(model)
         elif engine != "masked":

@@ -17,10 +17,11 @@ from selfish_rnn.sparsifier.base import refuse_missing, saved_rewirings
 from selfish_rnn.sparsifier.hooks import refuse_second_listener
 from selfish_rnn.sparsifier.manual_updates import ManualUpdates
 from selfish_rnn.sparsifier.named_sparsities import NamedSparsities, WeightBudget, weight_budgets
+from selfish_rnn.sparsifier.narrow_matrices import MIN_SIDE, warn_of_cut_off, without_narrow
 from selfish_rnn.sparsifier.ranks import common_seed
 from selfish_rnn.sparsifier.rewiring.matrices import Layer, Matrices, Matrix, rewire_matrices
 from selfish_rnn.sparsifier.rewiring.plan import Plan
-from selfish_rnn.sparsifier.selection import Selector, choose_weights, warn_of_dense
+from selfish_rnn.sparsifier.selection import Chosen, Selector, choose_weights, warn_of_dense
 from selfish_rnn.sparsifier.starting_topologies import (
     check_saved_pool,
     check_start,
@@ -75,8 +76,11 @@ class Sparsifier(TopologyKeeper):
             of modules. Default: all weights of torch's recurrent modules, cells, ``nn.Linear``, ``nn.Embedding`` and
             of registered cells.
         exclude: not these.
-        rescale: divide the starting weights by ``sqrt(density)``, so that a sum over the fewer inputs varies as
-            much as in the dense model.
+        min_side: matrices with fewer rows or columns than this stay dense, as if excluded, because a narrow sparse
+            matrix cuts units off. The rule does not apply where ``include``, ``masks`` or a mapping for ``sparsity``
+            name the weights, nor to a model of narrow matrices only; 1 makes every matrix sparse, as in the paper.
+        rescale: divide the starting weights by ``sqrt(density)``, so that a sum over fewer inputs varies as much as
+            in the dense model. Default: wherever a topology is drawn, except in matrices that are mostly zero already.
         topology: ``"random"`` draws one; with ``"nonzero"`` the weights of the model that are not zero exist, and all
             of them stay: to go on with a model that is sparse already.
         masks: the topology by the names of weights, tensors that are not zero where a weight exists, such as
@@ -102,7 +106,8 @@ class Sparsifier(TopologyKeeper):
         rewire_every: int | None = None,
         include: Selector | Sequence[Selector] | None = None,
         exclude: Selector | Sequence[Selector] = (),
-        rescale: bool = False,
+        min_side: int = MIN_SIDE,
+        rescale: bool | None = None,
         topology: Literal["random", "nonzero"] = "random",
         masks: Mapping[str, Tensor] | None = None,
         seed: int | None = None,
@@ -117,7 +122,10 @@ class Sparsifier(TopologyKeeper):
         self._step_counter: weakref.ref[Optimizer] | None = None
         self._manual_updates = ManualUpdates(rewire_every)
         chosen = list(choose_weights(model, include if masks is None else list(masks), exclude))
+        narrow: list[Chosen] = []
         if include is None and masks is None:
+            if not isinstance(sparsity, Mapping):
+                chosen, narrow = without_narrow(model, chosen, min_side, existing=topology == "nonzero")
             warn_of_dense(model, chosen, exclude)
         refuse_second_listener(model, {id(each.parameter): each.name for each in chosen})
         budgets: list[WeightBudget] | None = None
@@ -133,14 +141,18 @@ class Sparsifier(TopologyKeeper):
         if sparsity is None:
             sparsity = 1 - sum(each.count for each in topologies) / sum(each.size for each in topologies)
         self.sparsity = sparsity
+        if not self._topology_given:
+            uniform = budgets is None and self.method.allocation.name == "uniform"
+            warn_of_cut_off(model, chosen, topologies, sparsity, [each.name for each in narrow], uniform)
         self._counts = self._matrices.counts([topologies[number] for number in self._rewired])
         self._budgets = budgets
-        weights: list[SparseWeight] = []
-        for number, (each, drawn) in enumerate(zip(chosen, topologies, strict=True)):
-            weight = each.bind(drawn)
-            if rescale:
-                rescale_(weight.parameter, drawn, by_gate=budgets is not None and budgets[number].by_gate)
-            weights.append(weight)
+        weights = [each.bind(drawn) for each, drawn in zip(chosen, topologies, strict=True)]
+        if rescale or (rescale is None and not self._topology_given):
+            densities = self._matrices.densities([topologies[number] for number in self._rewired])
+            for number, density in zip(self._rewired, densities, strict=True):
+                if rescale or not weights[number].was_sparse:  # a trained model may find its saved topology next
+                    weight_budget = None if budgets is None else budgets[number]
+                    rescale_(weights[number].parameter, topologies[number], density, weight_budget)
         super().__init__(model, weights, self.method)
         own = set(map(id, self.hooked_parameters))
         self._left_dense = [
@@ -332,6 +344,7 @@ class Sparsifier(TopologyKeeper):
             raise ValueError(
                 f"the saved state is of another method than {self.method.name!r}: its parts keep other things"
             )
+        check_saved_pool(state, self.method)
         check_saved_pool(state, self.method)
         topologies = saved_topologies(self.weights, state["masks"], state["shapes"])
         for budget, saved in zip(self._budgets or (), topologies, strict=False):

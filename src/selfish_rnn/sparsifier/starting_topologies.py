@@ -100,14 +100,14 @@ def _pruned_as_a_whole(each: WeightBudget, method: Method) -> WeightBudget:
 
 
 @torch.no_grad()
-def rescale_(parameter: Tensor, topology: Topology, by_gate: bool) -> None:
-    """Divide weights by the square root of their density: that of the matrix, or of each gate."""
-    if not by_gate:
-        parameter.div_(math.sqrt(topology.density))
-        return
-    densities = topology.gate_densities()
-    for name, start, stop in topology.gates.row_ranges():
-        parameter[start:stop].div_(math.sqrt(densities[name]))
+def rescale_(parameter: Tensor, topology: Topology, density: float, budget: WeightBudget | None) -> None:
+    """Divide weights by the square root of the density of their matrix, or of what their own budget is about."""
+    if budget is not None and budget.by_gate:
+        densities = topology.gate_densities()
+        for name, start, stop in topology.gates.row_ranges():
+            parameter[start:stop].div_(math.sqrt(densities[name]))
+    else:
+        parameter.div_(math.sqrt(density if budget is None else topology.density))
 
 
 def _given(chosen: Sequence[Chosen], topology: str, masks: Mapping[str, Tensor] | None, method: Method) -> bool:
@@ -205,7 +205,10 @@ def saved_topologies(
     """The topologies of a saved state, which must be of these weights."""
     differing = sorted(set(masks) ^ {weight.name for weight in weights})
     if differing:
-        raise ValueError(f"the saved topology is of other weights than this model's; they differ in {differing}")
+        raise ValueError(
+            f"the saved topology is of other weights than this model's; they differ in {differing}: bind with the "
+            "include=, exclude= and min_side= of the saved sparsifier"
+        )
     for weight in weights:
         if tuple(shapes[weight.name]) != weight.shape:
             raise ValueError(

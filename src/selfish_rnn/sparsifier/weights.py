@@ -141,6 +141,11 @@ class SparseWeight(abc.ABC):
                 "own are not"
             )
 
+    @property
+    def was_sparse(self) -> bool:
+        """Whether the matrix was mostly zero when it was bound, as the weights of a trained sparse model are."""
+        return False
+
     def forget_deleted(self) -> None:  # noqa: B027
         """Give up what binding deleted."""
 
@@ -185,12 +190,13 @@ class SparseWeight(abc.ABC):
 class MaskedWeight(SparseWeight):
     """A matrix stored whole, with a mask that is 1 where a weight exists."""
 
+    _deleted: tuple[Tensor, Tensor] | None = None
+
     def __init__(self, name: str, parameter: nn.Parameter, gates: GateLayout, topology: Topology) -> None:
         super().__init__(name, parameter, tuple(parameter.shape), gates)
         self._set_mask(topology)
         self._collecting = False
         self._collected: Tensor | None = None
-        self._deleted: tuple[Tensor, Tensor] | None = None
 
     @torch.no_grad()
     def bind(self) -> None:
@@ -204,6 +210,10 @@ class MaskedWeight(SparseWeight):
             positions = flat.nonzero().flatten()
             self._deleted = positions, flat[positions]
         self.apply_mask()
+
+    @property
+    def was_sparse(self) -> bool:
+        return self._deleted is not None
 
     def forget_deleted(self) -> None:
         self._deleted = None

@@ -53,6 +53,7 @@ def _build_sparsifier(experiment: Experiment, model: LanguageModel, rewirings: i
         schedule=experiment.prune_schedule,
         rewire_every=experiment.rewire_every,
         exclude=model.dense_parameters,
+        min_side=1,  # as in the paper, every matrix becomes sparse
         rescale=experiment.rescale,
         seed=_start_seed(experiment),
     )

@@ -92,9 +92,9 @@ def flops(model: nn.Module, *inputs: Any) -> ModelFlops:
         inference = Σ 2 · weights · (vectors they multiply),   training = 3 · inference
 
     >>> from selfish_rnn import Sparsifier
-    >>> model = nn.LSTM(8, 16)
+    >>> model = nn.LSTM(16, 16)
     >>> sparsifier = Sparsifier(model, sparsity=0.75, rewirings=10)
-    >>> counted = flops(model, torch.randn(35, 20, 8))        # one batch: 35 steps of 20 sequences
+    >>> counted = flops(model, torch.randn(35, 20, 16))       # one batch: 35 steps of 20 sequences
     >>> counted.inference == 2 * sparsifier.active_weights * 35 * 20
     True
     >>> counted.training / counted.dense_training

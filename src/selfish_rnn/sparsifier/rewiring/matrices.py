@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -163,6 +164,14 @@ class Matrices:
     def counts(self, topologies: Sequence[Topology]) -> list[int]:
         """How many weights each matrix has, if the chosen weights have these topologies."""
         return [sum(topologies[number].count for number in each.numbers) for each in self._joined]
+
+    def densities(self, topologies: Sequence[Topology]) -> list[float]:
+        """Return for every weight the density of its matrix, of which the weight may be one part of several."""
+        densities = [0.0] * len(topologies)
+        for (numbers, shape, _), count in zip(self._joined, self.counts(topologies), strict=True):
+            for number in numbers:
+                densities[number] = count / math.prod(shape)
+        return densities
 
     def random_topologies(
         self, chosen: Sequence[Chosen], counts: Sequence[int], generator: torch.Generator
