@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 METHOD_WORDS: dict[str, tuple[str, ...]] = {
+    "by-matrix": ("method=selfish", "method.pool=matrix"),
     "no-gate-redistribution": ("method=selfish", "method.pool=gate", "method.redistribution=gate"),
     "gates-by-magnitude": ("method=selfish", "method.redistribution=gates-by-magnitude"),
     "gates-by-gradient": ("method=selfish", "method.redistribution=gates-by-gradient"),
