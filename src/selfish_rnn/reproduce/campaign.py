@@ -45,9 +45,9 @@ class Tuned:
     def problem(self) -> str | None:
         """The difference between the choice and the scale's constant, or None."""
         used = self.scale.chosen.get(self.grid.name)
-        if self.choice is None or used is None or self.choice == used:
+        if self.choice is None or not self.scale.chosen or self.choice == used:
             return None
-        return f"{self.grid.name} is {used:g} and the tuning chooses {self.choice:g}"
+        return f"{self.grid.name} is {'unset' if used is None else f'{used:g}'}, the tuning chooses {self.choice:g}"
 
 
 def tuning_run(grid: Grid, value: float, scale: Scale) -> PlannedRun:

@@ -13,7 +13,7 @@ TUNING = Item(
     title="Dropout, learning rates and starting ranges, chosen by validation perplexity on one seed",
     source=NOT_IN_PAPER,
     rows=tuple(
-        Row(", ".join(grid.words(value)), grid.case_of(value), grid.name, place=value, later=value not in grid.first)
+        Row(" = ".join([grid.keys[0].partition(".")[2], f"{value:g}"]), grid.case_of(value), grid.name, place=value, later=value not in grid.first)
         for grid in GRIDS
         for value in grid.values
     ),
@@ -30,23 +30,17 @@ AVERAGES = Item(
             Row(label, case, heading)
             for network, heading in ((LSTM, "stacked LSTM"), (RHN, "RHN"), (ON_LSTM, "ON-LSTM"), (MOS, "AWD-LSTM-MoS"))
             for label, case in (
-                ("SNT-ASGD, best window", Case(network)),
-                ("NT-ASGD, best window", Case(network, average="nt")),
+                ("SNT-ASGD, common restarts", Case(network)),
+                ("NT-ASGD, common restarts", Case(network, average="nt")),
                 ("SNT-ASGD from the first start to the end", Case(network, average="snt-start")),
                 ("NT-ASGD from the first start to the end", Case(network, average="nt-start")),
                 ("SNT-ASGD from the non-monotone trigger", Case(network, average="snt-trigger")),
                 ("NT-ASGD from the non-monotone trigger", Case(network, average="nt-trigger")),
             )
         ),
-        Row("best window", Case(LSTM, "dense", "nt-asgd"), "stacked LSTM, dense"),
+        Row("common restarts", Case(LSTM, "dense", "nt-asgd"), "stacked LSTM, dense"),
         Row(
             "from the non-monotone trigger", Case(LSTM, "dense", "nt-asgd", average="nt-trigger"), "stacked LSTM, dense"
-        ),
-        Row("best window", Case(LSTM, "gmp", sparsity=0.9), "stacked LSTM, GMP at S = 0.9"),
-        Row(
-            "from the end of pruning",
-            Case(LSTM, "gmp", sparsity=0.9, average="snt-pruned"),
-            "stacked LSTM, GMP at S = 0.9",
         ),
     ),
     scales=("tiny", "small"),
