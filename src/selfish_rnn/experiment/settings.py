@@ -211,7 +211,7 @@ class AverageBase(Section):
 
     @property
     def name(self) -> str:
-        """The name of the average in the files of a run: ``nt-20``, ``snt-0.5``, ``nt-trigger`` or ``nt-20-no-restart``."""
+        """Name of the average in the files of a run, such as ``nt-20``, ``nt-trigger`` or ``nt-20-no-restart``."""
         return f"{self.kind}-{self.start}{'' if self.restart else '-no-restart'}"
 
 

@@ -48,7 +48,11 @@ class PlannedRun:
         if self.case.untuned:
             return ()
         for case, names in self.scale.averages.items():
-            if (case.network, case.method, case.optimizer) == (self.case.network, self.case.method, self.case.optimizer):
+            if (case.network, case.method, case.optimizer) == (
+                self.case.network,
+                self.case.method,
+                self.case.optimizer,
+            ):
                 usual = PlannedRun(self.scale, case, self.seed)
                 if _built(usual._training_words) == _built(self._training_words):
                     return names
@@ -161,9 +165,7 @@ def is_core(case: Case, scale: Scale) -> bool:
     """Return whether a case is one of the core comparisons, which have all seeds of a scale."""
     if scale.fewer is None:
         return True
-    return PlannedRun(scale, case, 0).trained_run.name in {
-        PlannedRun(scale, core, 0).trained_run.name for core in CORE
-    }
+    return PlannedRun(scale, case, 0).trained_run.name in {PlannedRun(scale, core, 0).trained_run.name for core in CORE}
 
 
 def runs_of_case(item: Item, case: Case, scale: Scale, seeds: Sequence[int] = ()) -> list[PlannedRun]:

@@ -183,6 +183,8 @@ def tuned_words(case: Case, sparsity: float, chosen: Mapping[str, float], grids:
     start = start_of(case)
     if start == "sparse":
         sparse = [grid for grid in grids if grid.start.startswith("sparse")]
-        start = min(sparse, key=lambda grid: abs((grid.case.sparsity or sparsity) - sparsity)).start if sparse else start
+        start = (
+            min(sparse, key=lambda grid: abs((grid.case.sparsity or sparsity) - sparsity)).start if sparse else start
+        )
     suitable = [grid for grid in grids if grid.start == start or (not grid.start and grid.name == case.optimizer)]
     return [word for grid in suitable for word in grid.words(chosen[grid.name])]

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from selfish_rnn.reproduce.case import Case, Item, Row
 from selfish_rnn.reproduce.paper.tables import LSTM, MOS, ON_LSTM, RHN
-from selfish_rnn.reproduce.tuning import GRIDS, TUNING_SEED
+from selfish_rnn.reproduce.tuning import GRIDS, TUNING_SEED, Grid
 
 NOT_IN_PAPER = "not in the paper"
+
+
+def _candidate(grid: Grid, value: float) -> Row:
+    setting = grid.keys[0].partition(".")[2]
+    later = value not in grid.first
+    return Row(f"{setting} = {value:g}", grid.case_of(value), grid.name, place=value, later=later)
+
 
 TUNING = Item(
     name="tuning",
     title="Dropout, learning rates and starting ranges, chosen by validation perplexity on one seed",
     source=NOT_IN_PAPER,
-    rows=tuple(
-        Row(" = ".join([grid.keys[0].partition(".")[2], f"{value:g}"]), grid.case_of(value), grid.name, place=value, later=value not in grid.first)
-        for grid in GRIDS
-        for value in grid.values
-    ),
+    rows=tuple(_candidate(grid, value) for grid in GRIDS for value in grid.values),
     seeds=(TUNING_SEED,),
     scales=("tiny", "small"),
 )
