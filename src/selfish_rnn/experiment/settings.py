@@ -53,7 +53,7 @@ class MethodSettings(Section):
     name: Annotated[str, one_of("method", CONFIGURED_METHODS)] = Field(SELFISH.name, description="which method")
     allocation: Annotated[str, part("allocation")] = Field(description="how the budget is divided at the start")
     removal: Annotated[str | None, part("removal")] = Field(description="which weights go")
-    pool: Annotated[str, part("pool")] = Field(description="among which weights the smallest are looked for")
+    pool: Annotated[str, part("pool")] = Field(description="the set within which weights are ranked")
     redistribution: Annotated[str, part("redistribution")] = Field(description="who gets the freed weights")
     growth: Annotated[str | None, part("growth")] = Field(description="where new weights come")
     pruning: Annotated[str | None, part("pruning")] = Field(description="when weights go for good, if none grow")
