@@ -15,6 +15,9 @@ HARDLY = 0.02
 FAR = 0.5
 """Two topologies are far apart if more than this fraction of their weights is elsewhere (the paper sees about 0.8)."""
 
+PERPLEXITY, FRACTION = "difference of test perplexity", "difference of fractions"
+"""Units of the deciding numbers."""
+
 Statistic = Callable[[Mapping[Case, "Measured"]], float]
 
 
@@ -35,6 +38,8 @@ class Part:
     cases: tuple[Case, ...]
     statistic: Statistic
     distances: bool = False
+    margin: Statistic | float = 0.0
+    unit: str = PERPLEXITY
 
     def on(self, network: str) -> Part:
         """The same comparison with another network."""
@@ -139,19 +144,21 @@ CLAIMS = (
     Claim(
         9,
         "Forget gates end sparser than the others",
-        (Part("density of the others less theirs", (SELFISH,), _forget_gates),),
+        (Part("density of the others less theirs", (SELFISH,), _forget_gates, unit=FRACTION),),
         (LSTM, "on-lstm", "awd-lstm-mos"),
     ),
     Claim(
         10,
         "Runs end far apart in topology, with gradient growth closer",
         (
-            Part(f"distance less {FAR:g}", (_RANDOM,), lambda runs: _distance(runs, _RANDOM) - FAR, distances=True),
+            Part(f"distance less {FAR:g}", (_RANDOM,), lambda runs: _distance(runs, _RANDOM) - FAR, distances=True,
+                 unit=FRACTION),
             Part(
                 "random less gradient",
                 (_RANDOM, _GRADIENT),
                 lambda runs: _distance(runs, _RANDOM) - _distance(runs, _GRADIENT),
                 distances=True,
+                unit=FRACTION,
             ),
         ),
         (LSTM,),
@@ -170,7 +177,7 @@ CLAIMS = (
     Claim(
         12,
         "Results hardly depend on the prune rate",
-        (Part(f"{100 * HARDLY:g} % less the range over the best", _RATES, _spread),),
+        (Part(f"{100 * HARDLY:g} % less the range over the best", _RATES, _spread, unit=FRACTION),),
     ),
 )  # fmt: skip
 """In the order of the paper's argument; put for the stacked LSTM, and asked of the other networks too."""
