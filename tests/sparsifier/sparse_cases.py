@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import torch
 from torch import Tensor, nn
 
@@ -47,6 +49,14 @@ def masks(sparsifier: Sparsifier) -> list[Tensor]:
 
 def same(first: list[Tensor], second: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def layer_counts(sparsifier: Sparsifier) -> Counter[str]:
+    """The number of weights of every layer: embedding, decoder, and ``l0`` and ``l1`` of the recurrent module."""
+    counts: Counter[str] = Counter()
+    for weight in sparsifier.weights:
+        counts[weight.name.rpartition("_")[2]] += weight.count
+    return counts
 
 
 def assert_inside_masks(sparsifier: Sparsifier) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sparse_cases import Classifier, assert_inside_masks, backward, masks, train
+from sparse_cases import Classifier, assert_inside_masks, backward, layer_counts, masks, train
 
 from selfish_rnn import METHODS, RIGL, SELFISH, SNFS, SNTASGD, Method, Sparsifier
 from selfish_rnn.topology.schedules import gradual_sparsity
@@ -67,10 +67,11 @@ def test_only_dsr_and_snfs_move_weights_between_layers(name: str) -> None:
     model = Classifier()
     sparsifier = Sparsifier(model, sparsity=0.6, method=name, prune_rate=0.5, rewirings=4)
     optimizer = OPTIMIZERS["sgd"](model.parameters())
-    counts = [weight.count for weight in sparsifier.weights]
+    counts, by_layer = [weight.count for weight in sparsifier.weights], layer_counts(sparsifier)
     before = masks(sparsifier)
     epoch(sparsifier, model, optimizer)
-    assert [weight.count for weight in sparsifier.weights] == counts
+    assert layer_counts(sparsifier) == by_layer
+    assert ([weight.count for weight in sparsifier.weights] == counts) == (name != "selfish")
     assert any(not torch.equal(a, b) for a, b in zip(before, masks(sparsifier), strict=True))
 
 

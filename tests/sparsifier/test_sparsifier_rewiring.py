@@ -83,7 +83,7 @@ def test_without_rewire_every_steps_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("redistribution", ["matrix", "gate", "gates-by-magnitude", "gates-by-gradient"])
-@pytest.mark.parametrize("pool", ["gate", "matrix", "network"])
+@pytest.mark.parametrize("pool", ["gate", "matrix", "layer", "network"])
 def test_own_methods(redistribution: str, pool: str) -> None:
     method = SELFISH.replace(name="own", allocation="er", pool=pool, redistribution=redistribution, removal="signed")
     model = Classifier()
@@ -209,7 +209,7 @@ def test_loading_a_state_makes_none(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_keys_asked_for_are_those_of_a_state() -> None:
     sparsifier = Sparsifier(nn.Linear(8, 4), sparsity=0.5, method="static")
     state = sparsifier.state_dict()
-    for key in state.keys() - {"rewirings"}:  # which earlier versions did not save
+    for key in state.keys() - {"rewirings", "pool"}:  # which earlier versions did not save
         with pytest.raises(ValueError, match=f"it has no {key}"):
             sparsifier.load_state_dict({name: value for name, value in state.items() if name != key})
 
@@ -253,3 +253,17 @@ def test_a_state_that_is_refused_leaves_the_number_of_rewirings() -> None:
     with pytest.raises(ValueError, match="saved rewirings must be a whole number of at least 1, got 'ten'"):
         sparsifier.load_state_dict({**state, "rewirings": "ten"})
     assert sparsifier.rewirings == 12
+
+
+def test_a_state_says_in_which_pool_weights_are_ranked() -> None:
+    """An earlier version ranked each matrix by itself under the same name of a method."""
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.5, rewirings=4)
+    state = sparsifier.state_dict()
+    earlier = {name: value for name, value in state.items() if name != "pool"}
+    with pytest.raises(ValueError, match=r'earlier version, .* continue it with method=SELFISH.replace\(pool="matrix"'):
+        sparsifier.load_state_dict(earlier)
+    other = Sparsifier(Classifier(), sparsity=0.5, method=SELFISH.replace(pool="matrix"), rewirings=4)
+    other.load_state_dict(earlier)
+    with pytest.raises(ValueError, match="ranks weights in pool 'layer', this sparsifier's method 'selfish' in 'matri"):
+        other.load_state_dict(state)

@@ -35,7 +35,7 @@ def test_the_table_has_the_methods_by_name() -> None:
     assert SELFISH.part_names() == {
         "allocation": "uniform",
         "removal": "magnitude",
-        "pool": "matrix",
+        "pool": "layer",
         "redistribution": "gates-equal",
         "growth": "random",
         "pruning": None,
@@ -74,7 +74,7 @@ def test_replace_makes_a_new_method_and_leaves_the_old_one() -> None:
     ablation = SELFISH.replace(name="per gate", pool="gate", redistribution="gate")
     assert (ablation.name, ablation.pool.name, ablation.redistribution.name) == ("per gate", "gate", "gate")
     assert ablation.removal == SELFISH.removal
-    assert SELFISH.pool is POOLS["matrix"]
+    assert SELFISH.pool is POOLS["layer"]
 
 
 def test_a_part_is_given_as_an_object_or_by_name() -> None:
@@ -127,6 +127,8 @@ def test_a_method_cannot_be_changed_in_place() -> None:
         (GMP, {"allocation": "uniform"}, "only prunes: allocation must be dense"),
         (GMP, {"removal": "magnitude-sparing-dense"}, "removal one of magnitude, signed"),
         (GMP, {"pool": "gate"}, "pool matrix"),
+        (GMP, {"pool": "layer"}, "pool matrix"),
+        (SNFS, {"pool": "layer"}, "pool must be matrix"),
         (GMP, {"pruning": None}, "pruning one of gradual"),
         (GMP, {"growth": "random"}, "growth must be none"),
         (STATIC, {"pruning": "gradual"}, "growth must be none"),
@@ -137,6 +139,7 @@ def test_a_method_cannot_be_changed_in_place() -> None:
             SELFISH,
             {
                 "removal": Removal("own", by_magnitude, ("matrix",), rates=sparing_rates, signal="momentum"),
+                "pool": "matrix",
                 "growth": "gradient",
             },
             "use parts that go by the same",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -158,9 +159,12 @@ def test_a_nearly_dense_matrix_that_will_grow_much_is_spared() -> None:
     assert sparing_rates([0.9, 0.9, 0.5], [3.0, 1.0, 1.0], 0.4) == pytest.approx([0.1, 0.4, 0.4])
 
 
-def test_a_pool_lies_in_a_matrix_or_takes_all_of_them() -> None:
-    with pytest.raises(ValueError, match="together, not both"):
-        Pool("own", POOLS["gate"].spans, together=True)
+@pytest.mark.parametrize(
+    "fields", [{"spans": POOLS["gate"].spans, "together": True}, {"layer": True, "together": True}], ids=str
+)
+def test_a_pool_is_of_one_kind(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="exclude each other; choose one"):
+        Pool("own", **fields)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch import nn
 from selfish_rnn.engine import PackedWeight
 from selfish_rnn.sparsifier import SparseTraining
 from selfish_rnn.sparsifier.hooks import listeners
-from selfish_rnn.sparsifier.registry import gate_layouts
+from selfish_rnn.sparsifier.registry import model_layouts
 from selfish_rnn.sparsifier.weights import TrainedWeight
 from selfish_rnn.topology import GateLayout, Topology
 
@@ -68,8 +68,9 @@ def weight_matrices(model: nn.Module) -> dict[str, WeightMatrix]:
     """
     bound = {id(weight.parameter): weight for weight in _bound_weights(model)}
     found: dict[int, WeightMatrix] = {}
+    registered = model_layouts(model)
     for owner, module in model.named_modules(remove_duplicate=False):
-        for local, gates in _layouts(module, bound).items():
+        for local, gates in _layouts(module, registered.get(module, {}), bound).items():
             weight = getattr(module, local, None)
             if not isinstance(weight, (nn.Parameter, PackedWeight)) or len(weight.shape) < 2:
                 continue
@@ -90,9 +91,11 @@ def topologies_of(model: nn.Module) -> dict[str, Topology]:
     return {name: matrix.topology for name, matrix in weight_matrices(model).items()}
 
 
-def _layouts(module: nn.Module, bound: Mapping[int, TrainedWeight]) -> dict[str, GateLayout]:
-    """The weights of a module by their name in it, with their gates."""
-    layouts = dict(gate_layouts(module))
+def _layouts(
+    module: nn.Module, registered: Mapping[str, GateLayout], bound: Mapping[int, TrainedWeight]
+) -> dict[str, GateLayout]:
+    """Return the gates of the weights of a module by their name in it: registered ones, then those of bound weights."""
+    layouts = dict(registered)
     for local, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
         if id(parameter) in bound and not isinstance(module, PackedWeight):
             layouts.setdefault(local, bound[id(parameter)].topology.gates)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from selfish_rnn.experiment.comparison import differences
 from selfish_rnn.experiment.presets import Settings, build_experiment, read_config
 from selfish_rnn.files import read_json, write_atomically
 from selfish_rnn.reproduce.analysis import operations
+from selfish_rnn.reproduce.case import Item
 from selfish_rnn.reproduce.paper import ITEMS
 from selfish_rnn.reproduce.plan import PlannedRun
 from selfish_rnn.runs.folder import RunFolder
@@ -51,6 +52,13 @@ class Result:
     points: list[dict[str, float]] = field(default_factory=list)
     operations: list[float] | None = None
 
+    def with_average(self, names: Sequence[str]) -> Result:
+        """Return the result with perplexities and best epoch of one of these averages, the best by validation."""
+        averages = [self.summary["averages"][name] for name in names]
+        best = min(averages, key=lambda average: float(average["valid_perplexity"]))
+        # The series are those of the average that the optimizer kept.
+        return dataclasses.replace(self, summary={**self.summary, **best}, series={})
+
     def to_json(self) -> str:
         return line_by_line(dataclasses.asdict(self))
 
@@ -79,12 +87,20 @@ class Results:
                 self._read[result.run] = result
 
     def of(self, run: PlannedRun) -> Result | None:
-        """The result of a run; one that other settings made, of an older recipe for example, is none."""
-        result = self._read.get(run.name)
+        """Return the result of a run, or None if there is none or it was made with different settings.
+
+        Of a run that selects among the averages of another, it is the result of that run with the perplexities of the
+        selected average.
+        """
+        trained = run.trained_run
+        result = self._read.get(trained.name)
         if result is None:
             return None
-        found = build_experiment(result.settings, f"result of {run.name}")
-        return None if differences(found, run.trained(result.summary["vocabulary"])) else result
+        experiment = build_experiment(result.settings, f"result of {trained.name}")
+        if differences(experiment, trained.trained(result.summary["vocabulary"])):
+            return None
+        selected = run.selected if trained.averages and run.case.average else ()
+        return result.with_average(selected) if selected else result
 
     def of_case(self, runs: Iterable[PlannedRun]) -> list[Result]:
         return [result for run in runs if (result := self.of(run)) is not None]
@@ -95,11 +111,17 @@ class Results:
 
     def keep(self, result: Result, run: PlannedRun) -> Path:
         """Write a result to the folder of the first item that needs it."""
-        owner = next(name for name, item in ITEMS.items() if run.case in item.cases)
+        owner = next(name for name, item in ITEMS.items() if _makes(item, run))
         path = self.folder / owner / f"{run.name.replace('/', '-')}.json"
         write_atomically(path, result.to_json().encode())
         self._read[result.run] = result
         return path
+
+
+def _makes(item: Item, run: PlannedRun) -> bool:
+    """Return whether an item needs a run, for its own sake or for one of its averages."""
+    same_seed = (PlannedRun(run.scale, case, run.seed).trained_run for case in item.cases if case.average)
+    return run.case in item.cases or any(other.name == run.name for other in same_seed)
 
 
 def _read(path: Path) -> Result:

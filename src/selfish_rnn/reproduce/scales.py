@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from selfish_rnn.errors import UserError, unknown
+from selfish_rnn.reproduce.case import Case
+from selfish_rnn.reproduce.tuning import CHOSEN, LSTM, MOS, ON_LSTM, RHN
 
 TIMED = ("rescale=true", "model.dropout=0.5", "optimizer.nonmono=2")
 """Changes for runs that end by the clock: they have hours, not days, which is short for the paper's dropout of 0.65 and
@@ -26,7 +28,17 @@ class Scale:
     ``updates`` are those of the stacked LSTM between two rewirings, in the paper an epoch; ``hours`` the core-hours of
     a sparse run of each network as long as none is finished to tell; ``budget`` the seconds of a timed run, ``marks``
     in how many equal parts of it its test perplexity is measured. Without ``seeds`` every preset keeps its own.
-    ``sparser`` has, for a network, changes that runs take that start at such a sparsity or a higher one.
+
+    Attributes:
+        fewer: Number of seeds of runs outside the core comparisons (none: all seeds).
+        chosen: Tuned value of every grid of :data:`~selfish_rnn.reproduce.tuning.GRIDS`.
+        selfish: Words that every variant of Selfish takes.
+        averages: Names of the additional averages that the run of a case keeps, such as ``nt-20``: NT-ASGD from
+            epoch 20 on. Raw weights do not depend on averages, so those of one run are compared without noise.
+        selections: Averages that :attr:`Case.average <selfish_rnn.reproduce.case.Case.average>` selects; of several
+            the one with the lowest validation perplexity counts.
+        distances_from: First epoch whose topologies are compared.
+        superseded: Another scale took its place: its results are read and rendered, and no run is made.
     """
 
     name: str
@@ -37,13 +49,13 @@ class Scale:
     budget: float
     marks: int = 4
     seeds: tuple[int, ...] = ()
-    sparser: Mapping[str, Mapping[float, tuple[str, ...]]] = field(default_factory=dict)
-
-    def changes(self, network: str, sparsity: float | None) -> tuple[str, ...]:
-        """What a case of a sparsity of its own takes besides the changes of its network."""
-        steps = self.sparser.get(network, {})
-        reached = [step for step in steps if sparsity is not None and step <= sparsity]
-        return steps[max(reached)] if reached else ()
+    fewer: int | None = None
+    chosen: Mapping[str, float] = field(default_factory=dict)
+    selfish: tuple[str, ...] = ()
+    averages: Mapping[Case, tuple[str, ...]] = field(default_factory=dict)
+    selections: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    distances_from: int = 5
+    superseded: bool = False
 
 
 def _timed(preset: str, wide: int, narrow: int, *changes: str) -> dict[str, tuple[str, ...]]:
@@ -82,13 +94,9 @@ TINY = Scale(
     seeds=(1,),
 )  # fmt: skip
 
-_DROPOUT = {0.8: 0.4, 0.9: 0.3, 0.95: 0.1}
-"""Of the small stacked LSTM from a sparsity on, chosen on the static network. With the preset's, which suits S = 0.67,
-it learns no more than word frequencies."""
-
-SMALL = Scale(
-    name="small",
-    about="minutes of one core a run, with the paper's proportions of weights to words and of recurrent weights",
+SMALL_FIRST = Scale(
+    name="small-first",
+    about="the first edition of small, superseded: its results can be read and rendered",
     networks={
         "stacked-lstm": ("ptb-stacked-lstm-small",),
         "rhn": ("ptb-rhn-small",),
@@ -101,7 +109,55 @@ SMALL = Scale(
     hours={"stacked-lstm": 0.12, "rhn": 0.12, "on-lstm": 0.12, "on-lstm-1300": 0.16, "awd-lstm-mos": 0.12},
     budget=TIMED_SECONDS,
     seeds=(1, 2, 3),
-    sparser={"stacked-lstm": {sparsity: (f"model.dropout={dropout:g}",) for sparsity, dropout in _DROPOUT.items()}},
+    chosen={"sparse-0.67": 0.55, "sparse-0.8": 0.4, "sparse-0.9": 0.3, "sparse-0.95": 0.1},
+    selfish=("method.pool=matrix",),
+    superseded=True,
+)
+
+START, RESTARTS = 20, (36, 50)
+"""Epochs of scale ``small`` after which every averaging optimizer begins new averages; validation chooses among them.
+
+The last suits gradual pruning, which has made 99.98 % of its cuts by then and all of them two epochs later: averages
+that begin earlier hold weights from before the cuts.
+"""
+
+_EVERY_METHOD = ("model.init_range=0.3", f"optimizer.average_from={START}")
+_RESTARTS = f"restart_at={list(RESTARTS)}"
+_COMMON = (*_EVERY_METHOD, _RESTARTS)
+
+_BOTH_KINDS = (f"snt-{START}", *(f"nt-{epoch}" for epoch in (START, *RESTARTS)), "snt-trigger", "nt-trigger")
+
+SMALL = Scale(
+    name="small",
+    about="minutes of one core a run, with the paper's proportions of weights to words and of recurrent weights",
+    networks={
+        "stacked-lstm": ("ptb-stacked-lstm-small", *_COMMON),
+        "rhn": ("ptb-rhn-small", *_COMMON),
+        "on-lstm": ("ptb-on-lstm-small", *_COMMON),
+        "on-lstm-1300": ("ptb-on-lstm-small", "epochs=78", *_EVERY_METHOD, f"restart_at={[*RESTARTS, 68]}"),
+        "awd-lstm-mos": ("ptb-awd-lstm-mos-small", *_COMMON),
+        **_timed("ptb-stacked-lstm", 1500, 650),
+    },
+    updates=720,
+    hours={"stacked-lstm": 0.12, "rhn": 0.12, "on-lstm": 0.12, "on-lstm-1300": 0.16, "awd-lstm-mos": 0.12},
+    budget=TIMED_SECONDS,
+    seeds=(1, 2, 3, 4, 5),
+    fewer=3,
+    chosen=CHOSEN,
+    averages={
+        **{Case(network): _BOTH_KINDS for network in (LSTM, RHN, ON_LSTM, MOS)},
+        Case(LSTM, "dense", "nt-asgd"): ("nt-trigger",),
+        Case(LSTM, "gmp", sparsity=0.9): ("snt-54",),
+    },
+    selections={
+        "nt": tuple(f"nt-{epoch}" for epoch in (START, *RESTARTS)),
+        "snt-start": (f"snt-{START}",),
+        "nt-start": (f"nt-{START}",),
+        "snt-trigger": ("snt-trigger",),
+        "nt-trigger": ("nt-trigger",),
+        "snt-pruned": ("snt-54",),
+    },
+    distances_from=20,
 )
 
 MEDIUM = Scale(
@@ -143,7 +199,7 @@ PAPER = Scale(
     budget=TIMED_SECONDS,
 )
 
-SCALES: dict[str, Scale] = {scale.name: scale for scale in (TINY, SMALL, MEDIUM, PAPER)}
+SCALES: dict[str, Scale] = {scale.name: scale for scale in (TINY, SMALL, SMALL_FIRST, MEDIUM, PAPER)}
 
 
 def scale_named(name: str) -> Scale:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.comparison import changed_settings, identity
-from selfish_rnn.files import save_tensors
+from selfish_rnn.files import clear_write_errors, make_folder, save_tensors
 from selfish_rnn.runs.checkpoints import DamagedError
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.runs.logs import EventLog
@@ -105,8 +106,15 @@ class RunRecorder(PauseKeeper):
         return notes
 
     def on_best(self, trainer: Trainer) -> None:
-        about = {"epoch": str(trainer.state.best_epoch), "run": identity(trainer.experiment)}
-        save_tensors(self.folder.model, trainer.weights(), about)
+        self._save_model(self.folder.model, trainer, trainer.state.best_epoch)
+
+    def on_best_average(self, trainer: Trainer, name: str) -> None:
+        with clear_write_errors(self.folder.averages):
+            make_folder(self.folder.averages)
+        self._save_model(self.folder.average(name), trainer, trainer.averages.best[name].epoch)
+
+    def _save_model(self, path: Path, trainer: Trainer, epoch: int) -> None:
+        save_tensors(path, trainer.weights(), {"epoch": str(epoch), "run": identity(trainer.experiment)})
 
     def on_epoch(self, record: EpochRecord) -> None:
         self.folder.metrics.append(record.metrics())

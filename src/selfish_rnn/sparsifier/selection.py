@@ -13,7 +13,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from selfish_rnn.sparsifier.deferred import is_deferred
 from selfish_rnn.sparsifier.deferred.weight import DeferredWeight
-from selfish_rnn.sparsifier.registry import gate_layouts, matrices
+from selfish_rnn.sparsifier.registry import matrices, model_layouts
 from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight, StoredWeight
 from selfish_rnn.topology import GateLayout, Method, Topology
 
@@ -71,11 +71,9 @@ def choose_weights(
     chosen: dict[int, Chosen] = {}
     excluded: set[int] = set()
     names: list[str] = []
+    layouts_by_module = model_layouts(model)
     for prefix, module in model.named_modules(remove_duplicate=False):
-        layouts = gate_layouts(module)
-        unknown = [local for local in layouts if not hasattr(module, local)]
-        if unknown:
-            raise ValueError(f"{type(module).__name__} has no parameter {unknown[0]!r}, which its registration names")
+        layouts = layouts_by_module.get(module, {})
         for local, weight in matrices(module):
             name = f"{prefix}.{local}" if prefix else local
             if len(weight.shape) < 2 or "bias" in local:

@@ -16,10 +16,15 @@ from torch.optim.optimizer import Optimizer
 from selfish_rnn.sparsifier.base import refuse_missing, saved_rewirings
 from selfish_rnn.sparsifier.hooks import refuse_second_listener
 from selfish_rnn.sparsifier.ranks import common_seed
-from selfish_rnn.sparsifier.rewiring.matrices import Matrices, Matrix, rewire_matrices
+from selfish_rnn.sparsifier.rewiring.matrices import Layer, Matrices, Matrix, rewire_matrices
 from selfish_rnn.sparsifier.rewiring.plan import Plan
 from selfish_rnn.sparsifier.selection import Selector, choose_weights, warn_of_dense
-from selfish_rnn.sparsifier.starting_topologies import check_start, saved_topologies, starting_topologies
+from selfish_rnn.sparsifier.starting_topologies import (
+    check_saved_pool,
+    check_start,
+    saved_topologies,
+    starting_topologies,
+)
 from selfish_rnn.sparsifier.topology_keeper import TopologyKeeper
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.topology import Method, Rewiring, Schedule, prune, rewire
@@ -102,7 +107,7 @@ class Sparsifier(TopologyKeeper):
         if include is None and masks is None:
             warn_of_dense(model, chosen, exclude)
         refuse_second_listener(model, {id(each.parameter): each.name for each in chosen})
-        self._matrices = Matrices(model, chosen)
+        self._matrices = Matrices(model, chosen, self.method.pool)
         topologies, self._topology_given = starting_topologies(
             chosen, self._matrices, self.method, sparsity, topology, masks, self._generator
         )
@@ -199,7 +204,7 @@ class Sparsifier(TopologyKeeper):
         rate = self.prune_rate
         self.rewirings_done += 1
         self.last_rewired_fraction = 0.0
-        matrices = [matrix for matrix in self._matrices.of(self.weights) if not matrix.frozen]
+        matrices = self._matrices.rewired(self.weights)
         if matrices and (self.method.prunes or rate > 0):
             before, rewirings = self.active_weights, self._rewirings(matrices, rate)
             optimizers = [each for each in self._optimizers if not self._scores.is_momentum_of(each)]
@@ -207,7 +212,7 @@ class Sparsifier(TopologyKeeper):
             self.last_rewired_fraction = removed / before
         self._scores.clear()
 
-    def _rewirings(self, matrices: Sequence[Matrix], rate: float) -> Iterator[Rewiring]:
+    def _rewirings(self, matrices: Sequence[Matrix | Layer], rate: float) -> Iterator[Rewiring]:
         network = [partial(matrix.existing, self._scores.score) for matrix in matrices]
         if not self.method.prunes:
             return rewire(self.method, network, rate, self._generator, self._part_state)
@@ -249,6 +254,7 @@ class Sparsifier(TopologyKeeper):
             "steps_done": self.steps_done,
             "last_rewired_fraction": self.last_rewired_fraction,
             "parts": dict(self._part_state),
+            "pool": self.method.pool.name,
             "generator": self._generator.get_state(),
             "shapes": {weight.name: list(weight.shape) for weight in self.weights},
             "masks": {weight.name: weight.topology.to_saved() for weight in self.weights},
@@ -265,6 +271,7 @@ class Sparsifier(TopologyKeeper):
             raise ValueError(
                 f"the saved state is of another method than {self.method.name!r}: its parts keep other things"
             )
+        check_saved_pool(state, self.method)
         topologies = saved_topologies(self.weights, state["masks"], state["shapes"])
         own, self.rewirings = self.rewirings, saved_rewirings(state, self.rewirings)
         count = sum(topology.count for topology in topologies)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -96,6 +97,21 @@ def _warn_of_zeros(chosen: Sequence[Chosen]) -> None:
             f"only {existing:,} of the model's {size:,} weights are not zero: it seems to be sparse already, and a new "
             'topology is drawn, which deletes most of them. To keep them bind it with topology="nonzero"',
             stacklevel=4,
+        )
+
+
+def check_saved_pool(state: Mapping[str, Any], method: Method) -> None:
+    """Raise if a saved state is of a method with another pool; states of earlier versions had no pool ``layer``."""
+    pool, saved = method.pool.name, state.get("pool")
+    if saved is None and method.pool.layer:
+        raise ValueError(
+            f"the saved state comes from an earlier version, in which {method.name!r} ranked each matrix by itself; "
+            'continue it with method=SELFISH.replace(pool="matrix"), or bind without loading to rank by layer'
+        )
+    if saved not in (None, pool):
+        raise ValueError(
+            f"the saved state ranks weights in pool {saved!r}, this sparsifier's method {method.name!r} in {pool!r}: "
+            f"bind with {saved!r}, as in method.replace(pool={saved!r})"
         )
 
 

@@ -201,6 +201,7 @@ SELFISH = STATIC.replace(
     name="selfish",
     reference="Liu, Mocanu, Pei, Pechenizkiy: Selfish Sparse RNN Training, ICML 2021",
     removal="magnitude",
+    pool="layer",
     redistribution="gates-equal",
     own_optimizer=True,
 )

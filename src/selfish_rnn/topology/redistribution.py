@@ -11,10 +11,13 @@ from selfish_rnn.topology.allocation import Part, apportion, by_name
 from selfish_rnn.topology.removal import Signal
 from selfish_rnn.topology.topology import Span, Topology, mean_magnitude
 
+Quota = tuple[Span, int]
+"""The number of weights that grow in a span."""
+
 
 @dataclass(frozen=True)
 class AfterRemoval:
-    """A matrix after removal: what stays (``topology`` and its weights) and how many weights are to be grown.
+    """A matrix or layer after removal: what stays (``topology`` and its weights) and how many weights are to be grown.
 
     ``before`` is the topology before removal. ``gradients`` are those of the staying weights, where they are asked for
     and there are any. With ``elsewhere`` growth keeps clear not only of the topology but also of what was removed just
@@ -39,6 +42,10 @@ class AfterRemoval:
     def spans(self) -> list[Span]:
         return [span for _, span in self.topology.gate_spans()]
 
+    def lost(self, spans: Sequence[Span]) -> list[Quota]:
+        """Each span with the number of weights that it lost."""
+        return [(span, self.before.count_in(span) - self.topology.count_in(span)) for span in spans]
+
     def room(self, span: Span) -> int:
         return span.size - self.taken.count_in(span)
 
@@ -56,16 +63,13 @@ class MatrixCounts:
     score: float = 0.0
 
 
-Quota = tuple[Span, int]
-"""How many weights grow in a span."""
-
-
 @dataclass(frozen=True)
 class Redistribution(Part):
     """A way to divide what removal has freed, in one of two places.
 
     ``quotas(freed)`` says how many weights grow in which span of a matrix, as many as the matrix has lost;
-    ``counts(matrices)`` says how many grow in each matrix of the network, anywhere in it. A redistribution over the
+    ``counts(matrices)`` says how many grow in each matrix of the network, anywhere in it. With pool ``layer`` both work
+    on layers in place of matrices. A redistribution over the
     network may ask for a ``signal``, whose mean magnitude is then the score of each matrix. With ``gradients``,
     ``freed`` has those of the weights that stay, if there was a backward pass.
     """
@@ -83,23 +87,24 @@ class Redistribution(Part):
 
 
 def same_matrix(freed: AfterRemoval) -> list[Quota]:
-    """The matrix grows what it lost, anywhere in it."""
-    return [(freed.topology.whole, freed.count)]
+    """Let each matrix grow what it lost, anywhere in it."""
+    return freed.lost(freed.topology.matrix_spans)
 
 
 def same_gate(freed: AfterRemoval) -> list[Quota]:
     """Each gate grows what it lost."""
-    return [(span, freed.before.count_in(span) - freed.topology.count_in(span)) for span in freed.spans]
+    return freed.lost(freed.spans)
 
 
 def equal_gates(freed: AfterRemoval) -> list[Quota]:
-    """Every gate grows the same number of weights per row; what a full gate cannot take goes to the others.
+    """Let every gate grow the same number of weights per row; what a full gate cannot take goes to the others.
 
     The cell gate redistribution of the paper: as removal is over all gates together, a gate with more large weights
-    loses fewer, grows as many as the others and so gains. Where the gates differ in size (ON-LSTM's master gates)
-    the number goes with the size, or the small ones would fill up at once.
+    loses fewer, grows as many as the others and so gains. Where the gates differ in rows (ON-LSTM's master gates)
+    the number goes with the rows, or the small ones would fill up at once. The gates of the input and of the recurrent
+    matrix of a layer have the same rows and so grow as many, whatever their columns.
     """
-    return _by_share(freed, [span.size for span in freed.spans])
+    return _by_share(freed, freed.topology.gate_rows)
 
 
 def gates_by_magnitude(freed: AfterRemoval) -> list[Quota]:

@@ -32,28 +32,31 @@ class Signal(str, Enum):
 
 @dataclass(frozen=True)
 class Pool(Part):
-    """Among which weights the smallest are looked for: a whole matrix.
+    """The set within which weights are ranked: by default a whole matrix.
 
-    - ``spans(topology)``: or each of these places of a matrix apart.
-    - ``together``: or all matrices of the network together.
+    - ``spans(topology)``: each of these spans of a matrix.
+    - ``layer``: all matrices of one recurrent layer. Redistribution then works within the layer, too.
+    - ``together``: all matrices of the network.
     """
 
     spans: Callable[[Topology], Sequence[Span]] | None = None
     together: bool = False
+    layer: bool = False
 
     def __post_init__(self) -> None:
-        if self.spans is not None and self.together:
-            raise ValueError(f"pool {self.name!r} has spans, in a matrix, or takes all matrices together, not both")
+        if (self.spans is not None) + self.together + self.layer > 1:
+            raise ValueError(f"pool {self.name!r}: spans, layer and together exclude each other; choose one")
 
     @property
     def can_prune(self) -> bool:
-        """Whether exactly as many weights of a matrix go as the rate says."""
-        return self.spans is None and not self.together
+        """Return whether exactly as many weights of each matrix go as the rate says."""
+        return self.spans is None and not self.together and not self.layer
 
 
 POOLS = by_name(
     Pool("gate", lambda topology: [span for _, span in topology.gate_spans()]),
     Pool("matrix"),
+    Pool("layer", layer=True),
     Pool("network", together=True),
 )
 
@@ -159,14 +162,17 @@ def sparing_rates(densities: Sequence[float], scores: Sequence[float], rate: flo
 
 
 def remove(removal: Removal, topology: Topology, values: Tensor, pool: Pool, rate: float, **needs: Any) -> Tensor:
-    """Mark the weights of a matrix that go, as bools along ``Topology.positions``; at least one stays.
+    """Mark the weights of a matrix or layer that go, as bools along ``Topology.positions``; every matrix keeps one.
 
     ``values`` are the existing weights in the same order, ``needs`` the ``generator`` and ``state`` that the removal
     asks for.
     """
     weights = as_float(values).cpu()
     pools = [weights] if pool.spans is None else [weights[topology.within(span)] for span in pool.spans(topology)]
-    return _one_stays(torch.cat([removal.mark(each, rate, **needs) for each in pools]), weights)
+    removed = torch.cat([removal.mark(each, rate, **needs) for each in pools])
+    for matrix in map(topology.within, topology.matrix_spans):
+        _one_stays(removed[matrix], weights[matrix])
+    return removed
 
 
 def remove_over_network(removal: Removal, values: Sequence[Tensor], rate: float, **needs: Any) -> list[Tensor]:
@@ -177,6 +183,7 @@ def remove_over_network(removal: Removal, values: Sequence[Tensor], rate: float,
 
 
 def _one_stays(removed: Tensor, weights: Tensor) -> Tensor:
+    """Let the largest weight of a matrix stay, in place, if all of them would go."""
     if len(removed) and bool(removed.all()):
         removed[weights.abs().argmax()] = False
     return removed

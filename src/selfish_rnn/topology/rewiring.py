@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from selfish_rnn.topology.methods import Method
 from selfish_rnn.topology.redistribution import AfterRemoval, MatrixCounts
 from selfish_rnn.topology.removal import remove, remove_over_network
 from selfish_rnn.topology.sampling import contains, false_indices
-from selfish_rnn.topology.topology import ActiveWeights, Network, Topology
+from selfish_rnn.topology.topology import ActiveWeights, LayerTopology, Network, Topology
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,17 @@ class Rewiring:
 
     def divided(self, rows: Sequence[int]) -> Iterator[Rewiring]:
         """What it does to so many rows each, from the top; without gates."""
-        grown = replace(self.before, positions=self.grown).divided(rows)
-        taken = 0
-        for before, more in zip(self.before.divided(rows), grown, strict=True):
-            yield Rewiring(before, self.removed[taken : taken + before.count], more.positions)
-            taken += before.count
+        return self._parts(lambda topology: topology.divided(rows))
+
+    def matrices(self) -> Iterator[Rewiring]:
+        """Yield the rewiring of each matrix of a layer."""
+        return self._parts(lambda topology: cast(LayerTopology, topology).matrices())
+
+    def _parts(self, divide: Callable[[Topology], Iterator[Topology]]) -> Iterator[Rewiring]:
+        start = 0
+        for before, grown in zip(divide(self.before), divide(replace(self.before, positions=self.grown)), strict=True):
+            yield Rewiring(before, self.removed[start : start + before.count], grown.positions)
+            start += before.count
 
 
 def rewire(

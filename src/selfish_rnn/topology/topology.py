@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -120,6 +121,16 @@ class Topology:
     def whole(self) -> Span:
         return Span(0, self.size)
 
+    @property
+    def matrix_spans(self) -> list[Span]:
+        """The positions of each matrix: one span, unless several matrices make up a layer."""
+        return [self.whole]
+
+    @property
+    def gate_rows(self) -> tuple[int, ...]:
+        """The number of rows of each gate."""
+        return self.gates.sizes
+
     def gate_spans(self) -> Iterator[tuple[str, Span]]:
         """Each gate with the positions it covers."""
         columns = self.size // self.shape[0]
@@ -162,6 +173,47 @@ class Topology:
         return replace(self, positions=merge(self.positions, grown))
 
 
+@dataclass(frozen=True, eq=False)
+class LayerTopology(Topology):
+    """The topologies of the matrices of one recurrent layer, as one range of positions.
+
+    Positions count through the matrices one after the other, so ``shape`` has one dimension, and the sizes in ``gates``
+    are numbers of positions. The gates of all matrices are gates of the layer. The matrices may differ in columns.
+    """
+
+    empty: tuple[Topology, ...]
+    """The shape and gates of every matrix, without positions."""
+
+    @classmethod
+    def of(cls, matrices: Sequence[Topology]) -> LayerTopology:
+        """Join the topologies of matrices, in their order."""
+        starts = itertools.accumulate((matrix.size for matrix in matrices), initial=0)
+        gates = [
+            (f"{number}.{name}", span.size)
+            for number, matrix in enumerate(matrices)
+            for name, span in matrix.gate_spans()
+        ]
+        names, sizes = zip(*gates, strict=True)
+        positions = torch.cat([matrix.positions + start for matrix, start in zip(matrices, starts, strict=False)])
+        none = torch.empty(0, dtype=torch.int64)
+        empty = tuple(replace(matrix, positions=none) for matrix in matrices)
+        return cls((sum(sizes),), GateLayout(names, sizes), positions, empty)
+
+    @property
+    def matrix_spans(self) -> list[Span]:
+        ends = list(itertools.accumulate(matrix.size for matrix in self.empty))
+        return [Span(end - matrix.size, end) for matrix, end in zip(self.empty, ends, strict=True)]
+
+    @property
+    def gate_rows(self) -> tuple[int, ...]:
+        return tuple(rows for matrix in self.empty for rows in matrix.gate_rows)
+
+    def matrices(self) -> Iterator[Topology]:
+        """The topology of each matrix."""
+        for matrix, span in zip(self.empty, self.matrix_spans, strict=True):
+            yield replace(matrix, positions=self.positions[self.within(span)] - span.start)
+
+
 def _pieces(bits: npt.NDArray[np.uint8], length: int = 2**20) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
     """A mask piece by piece, so that it is never there with a byte for each position; where each begins."""
     return ((first, bits[first : first + length]) for first in range(0, len(bits), length))
@@ -169,10 +221,11 @@ def _pieces(bits: npt.NDArray[np.uint8], length: int = 2**20) -> Iterator[tuple[
 
 @dataclass(frozen=True)
 class ActiveWeights:
-    """The existing weights of one matrix: topology, and values in the order of its positions.
+    """The existing weights of one matrix, or of one layer: topology, and values in the order of its positions.
 
     ``gradients`` are theirs. ``score`` gives, for methods with a signal, the dense gradient or momentum of the whole
-    matrix; it is called for one matrix at a time.
+    matrix, or of the matrices of the layer, flattened one after the other; it is called for one matrix or layer at a
+    time.
     """
 
     topology: Topology
@@ -191,7 +244,10 @@ class ActiveWeights:
 
 
 Network = Sequence[Callable[[], ActiveWeights]]
-"""Each matrix of a network when it is asked for: gathering one takes memory, and a rewiring holds one at a time."""
+"""Each matrix of a network when it is asked for: gathering one takes memory, and a rewiring holds one at a time.
+
+A method whose pool is the layer takes each layer, as a :class:`LayerTopology`, in place of its matrices.
+"""
 
 
 def mean_magnitude(values: Tensor) -> float:

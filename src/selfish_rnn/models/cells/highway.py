@@ -177,5 +177,10 @@ def _layouts(cell: HighwayCell) -> dict[str, GateLayout]:
     return {name: GateLayout.even(HIGHWAY_GATES, 2 * cell.hidden) for name in names}
 
 
-register_cell(HighwayCell, _layouts)
+def _layers(cell: HighwayCell) -> list[tuple[str, ...]]:
+    """Make every micro-step a layer: the input and the first recurrent matrix add up to the same two gates."""
+    return [("weight_input", "weight_recurrent_1"), *((f"weight_recurrent_{d}",) for d in range(2, cell.depth + 1))]
+
+
+register_cell(HighwayCell, _layouts, _layers)
 register_packed(HighwayCell, PackedHighwayCell, quantized=QuantizedHighwayCell)

@@ -1,0 +1,92 @@
+"""Comparisons that the paper does not have: tuning, averages, equal cost, and the other networks method by method."""
+
+from __future__ import annotations
+
+from selfish_rnn.reproduce.case import Case, Item, Row
+from selfish_rnn.reproduce.paper.tables import LSTM, MOS, ON_LSTM, RHN
+from selfish_rnn.reproduce.tuning import GRIDS, TUNING_SEED
+
+NOT_IN_PAPER = "not in the paper"
+
+TUNING = Item(
+    name="tuning",
+    title="Dropout, learning rates and starting ranges, chosen by validation perplexity on one seed",
+    source=NOT_IN_PAPER,
+    rows=tuple(
+        Row(", ".join(grid.words(value)), grid.case_of(value), grid.name, place=value, later=value not in grid.first)
+        for grid in GRIDS
+        for value in grid.values
+    ),
+    seeds=(TUNING_SEED,),
+    scales=("tiny", "small"),
+)
+
+AVERAGES = Item(
+    name="averages",
+    title="Kinds of averages and their start, compared within one run",
+    source=NOT_IN_PAPER,
+    rows=(
+        *(
+            Row(label, case, heading)
+            for network, heading in ((LSTM, "stacked LSTM"), (RHN, "RHN"), (ON_LSTM, "ON-LSTM"), (MOS, "AWD-LSTM-MoS"))
+            for label, case in (
+                ("SNT-ASGD, best window", Case(network)),
+                ("NT-ASGD, best window", Case(network, average="nt")),
+                ("SNT-ASGD from the first start to the end", Case(network, average="snt-start")),
+                ("NT-ASGD from the first start to the end", Case(network, average="nt-start")),
+                ("SNT-ASGD from the non-monotone trigger", Case(network, average="snt-trigger")),
+                ("NT-ASGD from the non-monotone trigger", Case(network, average="nt-trigger")),
+            )
+        ),
+        Row("best window", Case(LSTM, "dense", "nt-asgd"), "stacked LSTM, dense"),
+        Row(
+            "from the non-monotone trigger", Case(LSTM, "dense", "nt-asgd", average="nt-trigger"), "stacked LSTM, dense"
+        ),
+        Row("best window", Case(LSTM, "gmp", sparsity=0.9), "stacked LSTM, GMP at S = 0.9"),
+        Row(
+            "from the end of pruning",
+            Case(LSTM, "gmp", sparsity=0.9, average="snt-pruned"),
+            "stacked LSTM, GMP at S = 0.9",
+        ),
+    ),
+    scales=("tiny", "small"),
+)
+
+
+def _narrow(units: int) -> Case:
+    return Case(LSTM, "dense", "nt-asgd", changes=(f"model.embedding={units}", f"model.hidden={units}"))
+
+
+EQUAL_COST = Item(
+    name="equal-cost",
+    title="Sparse networks of 256 units against dense networks of equal weights and equal bytes",
+    source=NOT_IN_PAPER,
+    rows=(
+        Row("Selfish", Case(LSTM), "S = 0.67"),
+        Row("dense, as many weights (117 units)", Case(LSTM, "small-dense", "nt-asgd"), "S = 0.67"),
+        Row("dense, as many bytes in float32 (158 units)", _narrow(158), "S = 0.67"),
+        Row("dense, as many bytes in int8 (196 units)", _narrow(196), "S = 0.67"),
+        Row("Selfish", Case(LSTM, sparsity=0.9), "S = 0.9"),
+        Row("dense, as many bytes in int8 (92 units)", _narrow(92), "S = 0.9"),
+        Row("dense, 256 units", Case(LSTM, "dense", "nt-asgd"), "for comparison"),
+    ),
+    scales=("tiny", "small"),
+)
+
+NETWORKS = Item(
+    name="networks",
+    title="RHN, ON-LSTM and AWD-LSTM-MoS by method",
+    source=NOT_IN_PAPER,
+    rows=tuple(
+        Row(label, Case(network, method, optimizer), heading)
+        for network, heading in ((RHN, "RHN"), (ON_LSTM, "ON-LSTM"), (MOS, "AWD-LSTM-MoS"))
+        for label, method, optimizer in (
+            ("dense", "dense", "nt-asgd"),
+            ("static", "static", "snt-asgd"),
+            ("Selfish", "selfish", "snt-asgd"),
+            ("without gate redistribution", "no-gate-redistribution", "snt-asgd"),
+            ("RigL", "rigl", "snt-asgd"),
+        )
+    ),
+    scales=("tiny", "small"),
+)
