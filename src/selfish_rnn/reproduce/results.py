@@ -27,6 +27,9 @@ from selfish_rnn.scheduling.run_jobs import is_finished
 from selfish_rnn.system import processor
 
 SERIES = ("epoch", "seconds", "train_perplexity", "valid_perplexity", "averaging", "active_weights")
+RAW_SERIES = ("epoch", "seconds", "train_perplexity", "active_weights")
+"""Series that do not depend on averages."""
+
 LARGE = "weights_above_0.1"
 
 
@@ -54,10 +57,11 @@ class Result:
 
     def with_average(self, names: Sequence[str]) -> Result:
         """Return the result with perplexities and best epoch of one of these averages, the best by validation."""
-        averages = [self.summary["averages"][name] for name in names]
-        best = min(averages, key=lambda average: float(average["valid_perplexity"]))
-        # The series are those of the average that the optimizer kept.
-        return dataclasses.replace(self, summary={**self.summary, **best}, series={})
+        averages = self.summary["averages"]
+        name = min(names, key=lambda name: float(averages[name]["valid_perplexity"]))
+        # The other series are those of the average that the optimizer kept.
+        series = {key: self.series[key] for key in RAW_SERIES if key in self.series}
+        return dataclasses.replace(self, summary={**self.summary, **averages[name], "average": name}, series=series)
 
     def to_json(self) -> str:
         return line_by_line(dataclasses.asdict(self))

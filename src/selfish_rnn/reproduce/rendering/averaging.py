@@ -15,26 +15,49 @@ STALE_MEANING = (
 
 @dataclass(frozen=True)
 class AveragingStart:
-    """Epoch with which the averages of a best model start: the last start or restart up to its epoch."""
+    """First epoch of the averages of a best model: after the last start or restart up to its epoch.
 
-    epoch: int | None
+    ``label`` is ``-`` for raw weights, and ``trigger`` where the result does not record the epoch. ``stale`` is true if
+    the network had more weights in that epoch than in the best one.
+    """
+
+    label: str
     stale: bool = False
-    """True if the network had more weights in that epoch than in the best one."""
+
+
+RAW = AveragingStart("-")
 
 
 def averaging_of(result: Result) -> AveragingStart:
-    """Return the start of the averages that a result was tested with; ``epoch`` is None for raw weights."""
-    epochs, active = result.series["epoch"], result.series["averaging"]
+    """Return the start of the averages that a result was tested with."""
+    epochs = result.series["epoch"]
     best = result.summary.get("best_epoch", epochs[-1])
+    start = _selected_start(result) if "average" in result.summary else _own_start(result, best)
+    if start is None:
+        return RAW
+    if start == 0:
+        return AveragingStart("trigger")
+    # A restart after epoch e begins new averages with epoch e + 1.
+    start = max([start, *(epoch + 1 for epoch in result.settings.get("restart_at") or () if start <= epoch < best)])
+    weights = dict(zip(epochs, result.series.get("active_weights") or [0] * len(epochs), strict=True))
+    return AveragingStart(str(start), weights.get(start, 0) > weights.get(best, 0))
+
+
+def _own_start(result: Result, best: int) -> int | None:
+    """Return the first epoch of the average that the optimizer keeps, None where the best model is before it."""
+    epochs, active = result.series["epoch"], result.series["averaging"]
     starts = [
         epoch
         for index, epoch in enumerate(epochs)
         if active[index] and (index == 0 or not active[index - 1]) and epoch <= best
     ]
-    if not starts or not active[epochs.index(best)]:
-        return AveragingStart(None)
-    # A restart after epoch e begins new averages with epoch e + 1.
-    restarts = [epoch + 1 for epoch in result.settings.get("restart_at") or () if starts[-1] <= epoch < best]
-    start = max(starts[-1], *restarts) if restarts else starts[-1]
-    weights = dict(zip(epochs, result.series.get("active_weights") or [0] * len(epochs), strict=True))
-    return AveragingStart(start, weights[start] > weights[best])
+    return starts[-1] if starts else None
+
+
+def _selected_start(result: Result) -> int | None:
+    """Return the first epoch of an additional average, 0 for one that a trigger starts."""
+    # The name of an average ends with its start, as in nt-20.
+    start = result.summary["average"].rpartition("-")[2]
+    if not result.summary.get("averaging", True):
+        return None
+    return int(start) + 1 if start.isdigit() else 0

@@ -11,6 +11,7 @@ from selfish_rnn.reproduce.case import Case
 from selfish_rnn.reproduce.distances import pairs_of
 from selfish_rnn.reproduce.paper import ITEMS
 from selfish_rnn.reproduce.paper.claims import CLAIMS, Claim, Measured, Part
+from selfish_rnn.reproduce.paper.comparisons import NOT_IN_PAPER
 from selfish_rnn.reproduce.plan import PlannedRun
 from selfish_rnn.reproduce.rendering.averaging import STALE, STALE_MEANING, averaging_of
 from selfish_rnn.reproduce.rendering.tables import NONE, Findings, markdown
@@ -21,7 +22,7 @@ from selfish_rnn.reproduce.scales import Scale
 
 @dataclass(frozen=True)
 class PartDecision:
-    """Evidence for one comparison of a claim: the deciding number of every seed, and the margin it may fall short by."""
+    """Evidence for one comparison of a claim: the deciding number of every seed, and the margin of the claim."""
 
     part: Part
     values: Mapping[int, float]
@@ -108,7 +109,9 @@ def items_that_decide(claim: Claim, network: str, scale: Scale) -> list[str]:
     made = {name: {PlannedRun(scale, case, 1).name for case in item.cases} for name, item in ITEMS.items()}
     needed = []
     while left:
-        best = max(made, key=lambda name: (len(made[name] & left), -len(made[name])))
+        best = max(
+            made, key=lambda name: (len(made[name] & left), ITEMS[name].source != NOT_IN_PAPER, -len(made[name]))
+        )
         needed.append(best)
         left -= made[best]
     return needed

@@ -32,7 +32,7 @@ from selfish_rnn.files import write_atomically
 from selfish_rnn.reproduce.case import Item
 from selfish_rnn.reproduce.distances import Distances
 from selfish_rnn.reproduce.overview import items_named
-from selfish_rnn.reproduce.paper import ITEMS
+from selfish_rnn.reproduce.paper import items_at
 from selfish_rnn.reproduce.rendering.decisions import claims_table, short_table
 from selfish_rnn.reproduce.rendering.drawing import draw
 from selfish_rnn.reproduce.rendering.published import FIGURES, FOLDER, picture, render_figure
@@ -82,7 +82,7 @@ def _content(name: str, findings: Findings, figures: str) -> str:
 def _tables(findings: Findings) -> str:
     """Return every item with results under a heading, and a line that names the items without any."""
     parts, missing = [], []
-    for item in ITEMS.values():
+    for item in items_at(findings.scale.name):
         text = item_text(item, findings)
         if "\n|---" in text:
             parts.append(

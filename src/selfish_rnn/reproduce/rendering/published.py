@@ -96,10 +96,8 @@ def sparsity_points(findings: Findings) -> Points:
 
 def _line(label: str, points: Iterable[tuple[float, float, float, float]], file: str) -> Points:
     """Return a line of (sparsity, value, lowest, highest), rounded so that the last digits of a sum do not matter."""
-    columns = zip(*sorted(points), strict=True)
-    names = ("sparsities", "values", "low", "high")
-    return {"label": label, **{name: [round(x, 4) for x in column] for name, column in zip(names, columns, strict=True)},
-            "file": file}  # fmt: skip
+    columns = zip(("sparsities", "values", "low", "high"), zip(*sorted(points), strict=True), strict=True)
+    return {"label": label, **{name: [round(x, 4) for x in column] for name, column in columns}, "file": file}
 
 
 def _quality_lines(findings: Findings, root: Path) -> Iterable[Points]:

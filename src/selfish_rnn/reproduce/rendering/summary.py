@@ -32,8 +32,9 @@ def _speed(lines: dict[str, Points]) -> list[str]:
         return []
     step, word, int8 = times
     return [
-        f"**Speed.** At sparsity {AT:g} a training step is {step:.2g} times as fast as dense torch on a CPU, and the next "
-        f"word {word:.2g} times in float32 and {int8:.2g} times in int8 over the fastest dense int8 (LSTM of 1500 units)."
+        f"**Speed.** At sparsity {AT:g} a training step is {step:.2g} times as fast as dense torch on a CPU, and the "
+        f"next word {word:.2g} times in float32 and {int8:.2g} times in int8 over the fastest dense int8 (LSTM of 1500 "
+        "units)."
     ]
 
 
@@ -43,8 +44,8 @@ def _memory(lines: dict[str, Points]) -> list[str]:
         return []
     training, weights = shares
     return [
-        f"**Memory.** Training it takes {100 * training:.0f} % of the dense network's memory, and its int8 weights take "
-        f"{100 * weights:.0f} % of the dense ones' bytes."
+        f"**Memory.** Training it takes {100 * training:.0f} % of the dense network's memory, and its int8 weights "
+        f"take {100 * weights:.0f} % of the dense ones' bytes."
     ]
 
 

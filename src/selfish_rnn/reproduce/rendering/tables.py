@@ -74,7 +74,7 @@ class _Lines:
         starts = [averaging_of(result) for result in results]
         if any(start.stale for start in starts):
             self.notes[STALE] = STALE_MEANING
-        cells = [f"{start.epoch or NONE}{' ' + STALE if start.stale else ''}" for start in starts]
+        cells = [f"{start.label}{' ' + STALE if start.stale else ''}" for start in starts]
         return [
             ", ".join(dict.fromkeys(map(dropout_of, results))),
             ", ".join(cells) if len(set(cells)) > 1 else cells[0],

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from selfish_rnn.reproduce.paper.claims import AT_LEAST
+
 LEAST_SEEDS = 3
 """Fewer paired seeds decide nothing, because the t distribution is too wide to mean much."""
 
@@ -16,9 +18,6 @@ MOST_SEEDS = 100
 
 LEVEL = 0.05
 """Level of the one-sided test; the interval shown is the two-sided one of 1 - 2 * LEVEL."""
-
-AT_LEAST = 0.01
-"""A method is at least as good as another if it loses less than this fraction of the other's perplexity."""
 
 HOLDS, FAILS, INCONCLUSIVE, NOT_RUN = "holds", "does not hold", "inconclusive", "not run"
 
@@ -58,11 +57,11 @@ def _central_share(t: float, freedom: int) -> float:
 
 
 RULE = (
-    "A claim is a number that is above zero if the claim is true, measured once with every seed. It *holds* if the mean "
-    f"is above zero by a paired one-sided t-test at {100 * LEVEL:g} % (by more than {t_quantile(4):.2f} standard errors "
-    "with five seeds), and *does not hold* if the mean is below zero by the same test. It is *inconclusive* in all other "
-    f'cases and with fewer than {LEAST_SEEDS} seeds, and *not run* without results. For claims of being "at least as '
-    f"good\", a loss of {100 * AT_LEAST:g} % of the reference's perplexity takes the place of zero."
+    "A claim is a number that is above zero if the claim is true, measured once with every seed. It *holds* if the "
+    f"mean is above zero by a paired one-sided t-test at {100 * LEVEL:g} % (by more than {t_quantile(4):.2f} standard "
+    "errors with five seeds), and *does not hold* if the mean is below zero by the same test. It is *inconclusive* in "
+    f'all other cases and with fewer than {LEAST_SEEDS} seeds, and *not run* without results. For claims of being "at '
+    f"least as good\", a loss of {100 * AT_LEAST:g} % of the reference's perplexity takes the place of zero."
 )
 
 
@@ -132,7 +131,7 @@ class Evidence:
 
     @property
     def first_rule(self) -> str:
-        """Verdict by the first edition's rule: all seeds on one side, the mean more than 2 standard errors from zero."""
+        """Verdict by the first edition's rule: one side for all seeds, the mean 2 standard errors from zero."""
         same_sign = all(value > 0 for value in self.values) or all(value < 0 for value in self.values)
         if len(self.values) < LEAST_SEEDS or not same_sign or abs(self.mean) <= 2 * self.standard_error:
             return UNDECIDED
