@@ -22,6 +22,10 @@ def made_up(case: Case, seed: int, test: float, **changes: Any) -> tuple[Result,
         "summary": {
             "vocabulary": 100, "test_perplexity": test, "valid_perplexity": test + 10, "active_weights": 1000,
             "seconds": 720.0, "unigram_perplexity": 170.0,
+            "averages": {
+                name: {"best_epoch": 2, "averaging": True, "valid_perplexity": test + 10, "test_perplexity": test}
+                for name in run.averages
+            },
         },
         "series": {"epoch": [1, 2], "averaging": [False, True], LARGE: {"a": [1000, 2000], "b": [500, 700]}},
         "density": {"rnn.weight_hh_l0": {"input": 0.4, "forget": 0.2, "output": 0.36, "all": 0.32}},

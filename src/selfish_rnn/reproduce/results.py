@@ -57,7 +57,7 @@ class Result:
         """Return the result that a run has whose optimizer keeps this average."""
         # What was counted in the network of the optimizer's average says nothing of another one.
         series = {key: values for key, values in self.series.items() if key not in ("averages", LARGE)}
-        restarts = {"restart_at": []} if name.endswith("-no-restart") else {}
+        restarts: Settings = {"restart_at": []} if name.endswith("-no-restart") else {}
         return dataclasses.replace(
             self,
             summary={**self.summary, **self.summary["averages"][name]},
