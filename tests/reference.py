@@ -1,6 +1,9 @@
-"""The recurrent cells as straightforward loops that autograd differentiates: what the fast ones must agree with."""
+"""Plain loops that the fast implementations must agree with: the recurrent cells, and cell gate redistribution."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -44,3 +47,47 @@ def ordered_neurons_loop(cell: OrderedNeuronsCell, inputs: Tensor, hidden: Tenso
         hidden = (torch.sigmoid(output) * torch.tanh(c)).flatten(1)
         outputs.append(hidden)
     return torch.stack(outputs), c.flatten(1)
+
+
+def sorted_removal(masks: Sequence[Tensor], weights: Sequence[Tensor], rate: float) -> list[Tensor]:
+    """Return the masks of one layer after the removal of Eq. 4: an ascending sort over all of its matrices.
+
+    The largest weight of every matrix stays.
+    """
+    entries = [
+        (abs(float(weight[row, column])), number, row, column)
+        for number, (mask, weight) in enumerate(zip(masks, weights, strict=True))
+        for row in range(mask.shape[0])
+        for column in range(mask.shape[1])
+        if mask[row, column]
+    ]
+    kept = [mask.clone() for mask in masks]
+    ascending = sorted(entries)
+    for _, number, row, column in ascending[: round(rate * len(ascending))]:
+        kept[number][row, column] = 0
+    for number, mask in enumerate(masks):
+        own = [entry for entry in entries if entry[1] == number]
+        if own and not kept[number].any():
+            largest = max(size for size, *_ in own)
+            _, _, row, column = next(entry for entry in own if entry[0] == largest)
+            kept[number][row, column] = mask[row, column]
+    return kept
+
+
+def equal_shares(count: int, rows: Sequence[int], rooms: Sequence[int]) -> list[Fraction]:
+    """Divide new weights over gates, as many per row in each; what a full gate cannot take goes to the others."""
+    shares = [Fraction(0)] * len(rows)
+    open_gates = set(range(len(rows)))
+    remaining = Fraction(count)
+    while open_gates:
+        per_row = remaining / sum(rows[gate] for gate in open_gates)
+        full = {gate for gate in open_gates if per_row * rows[gate] >= rooms[gate]}
+        for gate in full:
+            shares[gate] = Fraction(rooms[gate])
+            remaining -= rooms[gate]
+        open_gates -= full
+        if not full:
+            for gate in open_gates:
+                shares[gate] = per_row * rows[gate]
+            break
+    return shares

@@ -52,7 +52,10 @@ def steps() -> list[Step]:
     """Train a small LSTM to repeat the symbol of three steps ago, and look at its input matrix."""
     torch.manual_seed(4)
     rnn, decoder = nn.LSTM(SYMBOLS, UNITS), nn.Linear(UNITS, SYMBOLS)
-    sparsifier = Sparsifier(rnn, sparsity=SPARSITY, prune_rate=PRUNE_RATE, rewirings=EPOCHS, rescale=True)
+    by_matrix = SELFISH.replace(pool="matrix")  # one picture holds one matrix
+    sparsifier = Sparsifier(
+        rnn, sparsity=SPARSITY, method=by_matrix, prune_rate=PRUNE_RATE, rewirings=EPOCHS, rescale=True
+    )
     optimizer = torch.optim.Adam([*rnn.parameters(), *decoder.parameters()], lr=0.02)
     (weight,) = (weight for weight in sparsifier.weights if weight.name == "weight_ih_l0")
     pictures = [_picture("1. The start: positions drawn at random", weight)]
@@ -68,8 +71,8 @@ def steps() -> list[Step]:
             sparsifier.rewire()
             continue
         trained = _picture("2. After an epoch of training: darker is larger", weight)
-        assert SELFISH.removal is not None
-        going = remove(SELFISH.removal, trained.topology, trained.values, SELFISH.pool, sparsifier.prune_rate)
+        assert by_matrix.removal is not None
+        going = remove(by_matrix.removal, trained.topology, trained.values, by_matrix.pool, sparsifier.prune_rate)
         sparsifier.rewire()
         grown = _picture("4. Growth: as many in every gate, at random, from zero", weight, lambda values: values == 0)
         removal = Step(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from model_checks import (
 from torch import Tensor
 
 from reference import ordered_neurons_loop
+from selfish_rnn import Sparsifier, engine
 from selfish_rnn.errors import UserError
 from selfish_rnn.models import OrderedNeuronsLSTM, regularisers
 from selfish_rnn.models.cells.ordered_neurons import OrderedNeuronsCell
@@ -179,3 +182,48 @@ def test_six_gates_of_unequal_size() -> None:
 def test_chunk_must_divide_every_width() -> None:
     with pytest.raises(UserError, match="does not divide 6"):
         small(chunk=4)
+
+
+def with_extreme_master_gates(pattern: list[float]) -> OrderedNeuronsCell:
+    """A cell whose master gates have exactly the logits of this pattern, times 10,000, whatever its inputs are."""
+    cell = OrderedNeuronsCell(3, 8, 2)
+    randomised(cell)
+    with torch.no_grad():
+        rows = 2 * len(pattern)
+        cell.bias_input[:rows] = 1e4 * torch.tensor(pattern * 2)
+        for other in (cell.bias_recurrent, cell.weight_input, cell.weight_recurrent):
+            other[:rows] = 0
+    return cell
+
+
+@pytest.mark.parametrize("engine_name", ["dense", "packed"])
+@pytest.mark.parametrize(
+    "pattern",
+    [[1, -1, -1, -1], [-1, -1, -1, 1], [1, 1, 1, 1], [-1, -1, -1, -1], [-1, 1, 1, -1], [1, -1, 1, -1]],
+    ids=str,
+)
+def test_extreme_logits_of_the_master_gates(pattern: list[float], engine_name: str) -> None:
+    """The exponentials would overflow without the largest logit taken off; logits of equal size share one."""
+    cell = with_extreme_master_gates(pattern)
+    exact = copy.deepcopy(cell).double()
+    window = [torch.randn(*shape, generator=torch.Generator().manual_seed(4)) for shape in ((5, 3, 3), (3, 8), (3, 8))]
+    mine = [tensor.clone().requires_grad_() for tensor in window]
+    theirs = [tensor.double().requires_grad_() for tensor in window]
+    run: Any = cell
+    if engine_name == "packed":
+        if not engine.available():
+            pytest.skip("needs the packed engine")
+        holder = torch.nn.Sequential(cell)
+        Sparsifier(holder, sparsity=0, method="static")
+        run = engine.pack(holder, strict=True)[0]
+    got, want = run(*mine)[:2], ordered_neurons_loop(exact, *theirs)
+    for output, expected in zip(got, want, strict=True):
+        assert torch.isfinite(output).all()
+        torch.testing.assert_close(output.double(), expected, rtol=1e-4, atol=1e-5)
+    torch.cat([output.flatten() for output in got]).square().sum().backward()
+    torch.cat([output.flatten() for output in want]).square().sum().backward()
+    for tensor, expected in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(tensor.grad.double(), expected.grad, rtol=1e-3, atol=1e-4)
+    bias = dict(run.named_parameters())["bias_input"].grad
+    assert torch.isfinite(bias).all()
+    torch.testing.assert_close(bias.double(), exact.bias_input.grad, rtol=1e-3, atol=1e-4)

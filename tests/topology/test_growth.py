@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from topology_cases import golden_cases, positions, seeded, seeds, topologies
 
-from selfish_rnn.topology import GateLayout, Topology
+from selfish_rnn.topology import METHODS, SELFISH, ActiveWeights, GateLayout, Method, Topology, rewire
 from selfish_rnn.topology.growth import at_random, by_score
 from selfish_rnn.topology.topology import Span
 
@@ -86,3 +86,49 @@ def test_golden_growth_by_gradient(case: dict[str, np.ndarray]) -> None:
     kept = Topology.from_mask(torch.from_numpy(case["kept_magnitude"]), GateLayout.single(len(case["mask"])))
     grown = by_score(kept, [(kept.whole, int(case["n_regrow"]))], torch.from_numpy(case["grad"]))
     assert np.array_equal(kept.joined(grown).to_mask().numpy(), case["grown_gradient"].astype(bool))
+
+
+def regrown(method: Method, count: int, seed: int, at: float = 1.0) -> tuple[int, int]:
+    """The number of removed weights of a 4 x 10 matrix that grow again in the same rewiring, and of all that grow.
+
+    ``at`` is the score where a weight is removed, elsewhere it is 0.5.
+    """
+    topology = Topology.random((4, 10), GateLayout.even("ab", 4), count, seeded(seed))
+    values = torch.rand(count, generator=seeded(seed + 1)) * (1e-4 if method.name == "dsr" else 1)
+    values[::2] += 1  # the others go: half of every matrix, and below the threshold of DSR
+    score = torch.full((4, 10), 0.5)
+    score.view(-1)[topology.positions[1::2]] = at
+    weights = ActiveWeights(topology, values, score=lambda: score)
+    (rewiring,) = rewire(method, [lambda: weights], 0.5, seeded(seed))
+    return len(set(rewiring.removed_positions.tolist()) & set(rewiring.grown.tolist())), len(rewiring.grown)
+
+
+REWIRING = [method for method in METHODS.values() if method.rewires]
+
+
+@pytest.mark.parametrize("method", REWIRING, ids=lambda method: method.name)
+def test_whether_growth_may_reuse_a_position_just_removed(method: Method) -> None:
+    """All methods but DSR may: RigL and SNFS where the score says so, Selfish-RNN and SET now and then."""
+    again, grown = map(sum, zip(*(regrown(method, 16, seed) for seed in range(30)), strict=True))
+    assert grown >= 30 * 7
+    if method.growth is not None and method.growth.random:
+        # 8 of 32 empty positions were removed just now
+        assert again == 0 if method.name == "dsr" else 0.15 < again / grown < 0.35
+    else:
+        assert again == grown
+
+
+@pytest.mark.parametrize("name", ["rigl", "snfs"])
+def test_growth_by_score_leaves_removed_positions_where_their_score_is_low(name: str) -> None:
+    assert regrown(METHODS[name], 16, 0, at=0.1)[0] == 0
+
+
+@pytest.mark.parametrize("method", REWIRING, ids=lambda method: method.name)
+def test_removed_positions_grow_again_where_no_other_is_empty(method: Method) -> None:
+    again, grown = regrown(method, 40, 0)
+    assert again == grown > 0
+
+
+def test_growth_elsewhere_leaves_the_removed_positions_empty() -> None:
+    method = SELFISH.replace(growth="random-elsewhere")
+    assert sum(regrown(method, 16, seed)[0] for seed in range(30)) == 0

@@ -155,6 +155,15 @@ def test_the_threshold_follows_the_number_of_weights_that_went() -> None:
     assert [halved_or_doubled(0.5, 0.2, removed, 100) for removed in (17, 18, 22, 23)] == [1.0, 0.5, 0.5, 0.25]
 
 
+def test_a_matrix_is_spared_if_it_is_less_than_20_percent_sparse_and_gets_more_than_an_even_share() -> None:
+    scores = [3.0, 1.0]
+    assert sparing_rates([0.8, 0.5], scores, 0.4) == [0.4, 0.4]  # exactly 20 % sparse
+    assert sparing_rates([0.81, 0.5], scores, 0.4) == pytest.approx([0.19, 0.4])
+    assert sparing_rates([0.99, 0.5], scores, 0.4) == pytest.approx([0.01, 0.4])
+    assert sparing_rates([0.81, 0.5], scores, 0.1) == [0.1, 0.1]  # never more than the rate
+    assert sparing_rates([0.81, 0.5], [2.0, 2.0], 0.4) == [0.4, 0.4]  # exactly an even share
+
+
 def test_a_nearly_dense_matrix_that_will_grow_much_is_spared() -> None:
     assert sparing_rates([0.9, 0.9, 0.5], [3.0, 1.0, 1.0], 0.4) == pytest.approx([0.1, 0.4, 0.4])
 

@@ -52,6 +52,12 @@ def topologies(draw: st.DrawFn) -> Topology:
     return topology
 
 
+@st.composite
+def layers(draw: st.DrawFn) -> list[Topology]:
+    """One to three matrices, with gates, rows and columns of their own."""
+    return draw(st.lists(topologies(), min_size=1, max_size=3))
+
+
 def weights_for(topology: Topology, seed: int, ties: bool = False) -> Tensor:
     """Random values of the existing weights; with ``ties`` many have the same magnitude, some are zero."""
     values = torch.randn(topology.count, generator=seeded(seed))

@@ -207,8 +207,8 @@ def show_methods(console: Console, methods: Iterable[ConfiguredMethod]) -> None:
     dense = [row["method"] for row in rows if row["sparse backward"] == "no"]
     own = [row["method"] for row in rows if row["own optimizer"] == "yes"]
     console.print(
-        "\nallocation: how the weights are divided over the matrices at the start; pool: among which weights the "
-        f"smallest are looked for. Only {', '.join(dense)} compute gradients of weights that do not exist. "
+        "\nallocation: how the weights are divided over the matrices at the start; pool: the set within "
+        f"which weights are ranked. Only {', '.join(dense)} compute gradients of weights that do not exist. "
         f"{', '.join(own)} comes with an optimizer of its own (SNT-ASGD), though every method works with every "
         "optimizer. A part is replaced by name:",
         width=width,

@@ -53,7 +53,7 @@ class MethodSettings(Section):
     name: Annotated[str, one_of("method", CONFIGURED_METHODS)] = Field(SELFISH.name, description="which method")
     allocation: Annotated[str, part("allocation")] = Field(description="how the budget is divided at the start")
     removal: Annotated[str | None, part("removal")] = Field(description="which weights go")
-    pool: Annotated[str, part("pool")] = Field(description="among which weights the smallest are looked for")
+    pool: Annotated[str, part("pool")] = Field(description="the set within which weights are ranked")
     redistribution: Annotated[str, part("redistribution")] = Field(description="who gets the freed weights")
     growth: Annotated[str | None, part("growth")] = Field(description="where new weights come")
     pruning: Annotated[str | None, part("pruning")] = Field(description="when weights go for good, if none grow")
@@ -201,6 +201,7 @@ class AverageBase(Section):
     kind: Literal["snt", "nt"] = Field(
         description="snt: over the values of each weight since it grew, as in SNT-ASGD; nt: over all, as in NT-ASGD"
     )
+    restart: bool = Field(True, description="start anew at the epochs of `restart_at`; false: run on to the end")
 
     @property
     def start(self) -> int | float | Literal["trigger"]:
@@ -210,8 +211,8 @@ class AverageBase(Section):
 
     @property
     def name(self) -> str:
-        """The name of the average in the files of a run, such as ``nt-20``, ``snt-0.5`` or ``nt-trigger``."""
-        return f"{self.kind}-{self.start}"
+        """Name of the average in the files of a run, such as ``nt-20``, ``nt-trigger`` or ``nt-20-no-restart``."""
+        return f"{self.kind}-{self.start}{'' if self.restart else '-no-restart'}"
 
 
 if TYPE_CHECKING:
@@ -288,7 +289,9 @@ class Experiment(Section):
         description="averages that are recorded besides that of the optimizer, such as `[{kind: nt, from: 20}]`; the "
         "training does not depend on them",
     )
-    restart_at: tuple[int, ...] = Field((), description="epochs after which all averages start anew")
+    restart_at: tuple[int, ...] = Field(
+        (), description="epochs after which averages start anew, but for those with `restart: false`"
+    )
     early_stop: Count | None = Field(None, description="stop after so many epochs without improvement")
     seed: Seed = Field(1111, description="of everything that is drawn")
     start_seed: Seed | None = Field(None, description="of starting weights and topology; none: that of the run")

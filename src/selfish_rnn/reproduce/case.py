@@ -11,7 +11,6 @@ METHOD_WORDS: dict[str, tuple[str, ...]] = {
     "gates-by-magnitude": ("method=selfish", "method.redistribution=gates-by-magnitude"),
     "gates-by-gradient": ("method=selfish", "method.redistribution=gates-by-gradient"),
     "gradient-growth": ("method=selfish", "method.growth=gradient"),
-    "by-matrix": ("method=selfish", "method.pool=matrix"),
 }
 """Selfish with a part replaced, under the name the reports use; every other name is one of the method table."""
 
@@ -27,10 +26,10 @@ class Case:
     scale, which are an epoch in the paper and have more updates at one scale than at another.
 
     ``average`` selects one of several averages of a run (see :class:`~selfish_rnn.reproduce.scales.Scale`): ``nt`` is
-    NT-ASGD with the start that validates best, ``nt-start`` and ``snt-start`` average from the first common start to
-    the end, ``nt-trigger`` and ``snt-trigger`` from the epoch of the non-monotone trigger. A scale that trains one
-    average per run has a run for each. ``untuned`` leaves out the settings that the scale chose by tuning, as the runs
-    of the tuning itself do.
+    NT-ASGD with the starts and restarts of the scale, ``nt-start`` and ``snt-start`` average from the first start to
+    the end without restarts, ``nt-trigger`` and ``snt-trigger`` from the epoch of the non-monotone trigger. A scale
+    that trains one average per run has a run for each. ``untuned`` leaves out the settings that the scale chose by
+    tuning, as the runs of the tuning itself do.
 
     >>> Case("rhn", "static", sparsity=0.68).words(updates=100)
     ('method=static', 'optimizer.name=snt-asgd', 'sparsity=0.68')

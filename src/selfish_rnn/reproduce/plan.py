@@ -33,10 +33,9 @@ class PlannedRun:
     @property
     def words(self) -> tuple[str, ...]:
         """Preset and changes, as ``selfish-rnn train`` takes them; threads, which decide no result, left out."""
-        entries = [f"{{kind: {kind}, from: {start}}}" for kind, start in map(_kind_and_start, self.averages)]
+        entries = [_average_entry(self.scale.selections[name]) for name in self.averages]
         averages = (f"averages=[{', '.join(entries)}]",) if entries else ()
-        preset, *words = self._training_words
-        return (preset, *words, *averages, f"seed={self.seed}")
+        return (*self._training_words, *averages, f"seed={self.seed}")
 
     @cached_property
     def _training_words(self) -> tuple[str, ...]:
@@ -45,9 +44,15 @@ class PlannedRun:
 
     @cached_property
     def averages(self) -> tuple[str, ...]:
-        """Names of the averages that the run keeps besides that of its optimizer."""
+        """Values of :attr:`Case.average` that the run keeps averages for."""
+        if self.case.untuned:
+            return ()
         for case, names in self.scale.averages.items():
-            if (case.network, case.method, case.optimizer) == (self.case.network, self.case.method, self.case.optimizer):
+            if (case.network, case.method, case.optimizer) == (
+                self.case.network,
+                self.case.method,
+                self.case.optimizer,
+            ):
                 usual = PlannedRun(self.scale, case, self.seed)
                 if _built(usual._training_words) == _built(self._training_words):
                     return names
@@ -59,15 +64,16 @@ class PlannedRun:
         if not self.case.average:
             return self
         carrier = PlannedRun(self.scale, replace(self.case, average=""), self.seed)
-        if self.selected and set(self.selected) <= set(carrier.averages):
+        if self.case.average in carrier.averages:
             return carrier
         kind = self.case.average.partition("-")[0]
         return PlannedRun(self.scale, replace(self.case, average="", optimizer=f"{kind}-asgd"), self.seed)
 
     @property
-    def selected(self) -> tuple[str, ...]:
-        """Names of the averages among which this run selects."""
-        return self.scale.selections.get(self.case.average, ()) if self.case.average else ()
+    def selected(self) -> str | None:
+        """Name of the average of :attr:`trained_run` that this run selects; None for that of the optimizer."""
+        selects = bool(self.case.average) and self.case.average in self.trained_run.averages
+        return self.scale.selections[self.case.average] if selects else None
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -118,10 +124,14 @@ class PlannedRun:
         return (preset, *changes)
 
 
-def _kind_and_start(average: str) -> tuple[str, str]:
-    """Return kind and start of an average by its name: ``nt-20``."""
-    kind, _, start = average.partition("-")
-    return kind, start
+def _average_entry(name: str) -> str:
+    """Return the entry of ``averages`` for an average by its name.
+
+    >>> _average_entry("nt-20-no-restart")
+    '{kind: nt, from: 20, restart: false}'
+    """
+    kind, start, *rest = name.split("-", 2)
+    return f"{{kind: {kind}, from: {start}{', restart: false' if rest else ''}}}"
 
 
 @cache
@@ -155,9 +165,7 @@ def is_core(case: Case, scale: Scale) -> bool:
     """Return whether a case is one of the core comparisons, which have all seeds of a scale."""
     if scale.fewer is None:
         return True
-    return PlannedRun(scale, case, 0).trained_run.name in {
-        PlannedRun(scale, core, 0).trained_run.name for core in CORE
-    }
+    return PlannedRun(scale, case, 0).trained_run.name in {PlannedRun(scale, core, 0).trained_run.name for core in CORE}
 
 
 def runs_of_case(item: Item, case: Case, scale: Scale, seeds: Sequence[int] = ()) -> list[PlannedRun]:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,7 @@ from selfish_rnn.scheduling.run_jobs import is_finished
 from selfish_rnn.system import processor
 
 SERIES = ("epoch", "seconds", "train_perplexity", "valid_perplexity", "averaging", "active_weights")
-RAW_SERIES = ("epoch", "seconds", "train_perplexity", "active_weights")
-"""Series that do not depend on averages."""
-
+AVERAGE_SERIES = ("valid_perplexity", "averaging")
 LARGE = "weights_above_0.1"
 
 
@@ -55,13 +53,17 @@ class Result:
     points: list[dict[str, float]] = field(default_factory=list)
     operations: list[float] | None = None
 
-    def with_average(self, names: Sequence[str]) -> Result:
-        """Return the result with perplexities and best epoch of one of these averages, the best by validation."""
-        averages = self.summary["averages"]
-        name = min(names, key=lambda name: float(averages[name]["valid_perplexity"]))
-        # The other series are those of the average that the optimizer kept.
-        series = {key: self.series[key] for key in RAW_SERIES if key in self.series}
-        return dataclasses.replace(self, summary={**self.summary, **averages[name], "average": name}, series=series)
+    def with_average(self, name: str) -> Result:
+        """Return the result that a run has whose optimizer keeps this average."""
+        # What was counted in the network of the optimizer's average says nothing of another one.
+        series = {key: values for key, values in self.series.items() if key not in ("averages", LARGE)}
+        restarts: Settings = {"restart_at": []} if name.endswith("-no-restart") else {}
+        return dataclasses.replace(
+            self,
+            summary={**self.summary, **self.summary["averages"][name]},
+            series={**series, **self.series["averages"][name]},
+            settings={**self.settings, **restarts},
+        )
 
     def to_json(self) -> str:
         return line_by_line(dataclasses.asdict(self))
@@ -103,8 +105,7 @@ class Results:
         experiment = build_experiment(result.settings, f"result of {trained.name}")
         if differences(experiment, trained.trained(result.summary["vocabulary"])):
             return None
-        selected = run.selected if trained.averages and run.case.average else ()
-        return result.with_average(selected) if selected else result
+        return result if run.selected is None else result.with_average(run.selected)
 
     def of_case(self, runs: Iterable[PlannedRun]) -> list[Result]:
         return [result for run in runs if (result := self.of(run)) is not None]
@@ -143,6 +144,12 @@ def collect(folder: Path, run: PlannedRun, made: Mapping[str, Any], points: list
     series: dict[str, Any] = {key: [_rounded(record.get(key)) for record in records] for key in SERIES}
     large = [record.get(LARGE, {}) for record in records]
     series[LARGE] = {name: [counts.get(name) for counts in large] for name in (large[-1] if large else {})}
+    averages = [record.get("averages", {}) for record in records]
+    if averages and averages[-1]:
+        series["averages"] = {
+            name: {key: [_rounded(average[name].get(key)) for average in averages] for key in AVERAGE_SERIES}
+            for name in averages[-1]
+        }
     summary = {key: _rounded(value) for key, value in summary.items() if key != "density"}
     return Result(
         run=run.name,
@@ -185,4 +192,6 @@ def _commit() -> str | None:
 
 
 def _rounded(value: Any, digits: int = 4) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(inner, digits) for key, inner in value.items()}
     return round(value, digits) if isinstance(value, float) else value

@@ -33,10 +33,10 @@ class Scale:
         fewer: Number of seeds of runs outside the core comparisons (none: all seeds).
         chosen: Tuned value of every grid of :data:`~selfish_rnn.reproduce.tuning.GRIDS`.
         selfish: Words that every variant of Selfish takes.
-        averages: Names of the additional averages that the run of a case keeps, such as ``nt-20``: NT-ASGD from
-            epoch 20 on. Raw weights do not depend on averages, so those of one run are compared without noise.
-        selections: Averages that :attr:`Case.average <selfish_rnn.reproduce.case.Case.average>` selects; of several
-            the one with the lowest validation perplexity counts.
+        averages: Additional averages that the run of a case keeps, by their names in ``selections``. Raw weights do not
+            depend on averages, so those of one run are compared without noise.
+        selections: Name in the files of a run, such as ``nt-20-no-restart``, of every value of
+            :attr:`Case.average <selfish_rnn.reproduce.case.Case.average>`.
         distances_from: First epoch whose topologies are compared.
         superseded: Another scale took its place: its results are read and rendered, and no run is made.
     """
@@ -53,7 +53,7 @@ class Scale:
     chosen: Mapping[str, float] = field(default_factory=dict)
     selfish: tuple[str, ...] = ()
     averages: Mapping[Case, tuple[str, ...]] = field(default_factory=dict)
-    selections: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    selections: Mapping[str, str] = field(default_factory=dict)
     distances_from: int = 5
     superseded: bool = False
 
@@ -76,7 +76,10 @@ TINY = Scale(
     name="tiny",
     about="seconds a run on the built-in text, to see that everything works; its numbers mean nothing",
     networks={
-        "stacked-lstm": ("ptb-stacked-lstm", *_TINY_TEXT, "model.embedding=8", "model.hidden=8"),
+        "stacked-lstm": (
+            "ptb-stacked-lstm", *_TINY_TEXT, "model.embedding=8", "model.hidden=8", "model.init_range=0.3",
+            "optimizer.average_from=1", "restart_at=[2]",
+        ),
         "rhn": ("ptb-rhn", *_TINY_TEXT, "model.hidden=8", "model.depth=2"),
         "on-lstm": ("ptb-on-lstm", *_TINY_TEXT, *_TINY_ON_LSTM, "restart_at=[1]"),
         "on-lstm-1300": ("ptb-on-lstm-1300", *_TINY_TEXT, *_TINY_ON_LSTM, "restart_at=[1, 2]"),
@@ -92,6 +95,8 @@ TINY = Scale(
     budget=1.5,
     marks=1,
     seeds=(1,),
+    averages={Case(LSTM): ("nt", "nt-start", "snt-start")},
+    selections={"nt": "nt-1", "nt-start": "nt-1-no-restart", "snt-start": "snt-1-no-restart"},
 )  # fmt: skip
 
 SMALL_FIRST = Scale(
@@ -114,18 +119,27 @@ SMALL_FIRST = Scale(
     superseded=True,
 )
 
-START, RESTARTS = 20, (36, 50)
+START, RESTARTS = 20, (36, 52)
 """Epochs of scale ``small`` after which every averaging optimizer begins new averages; validation chooses among them.
 
-The last suits gradual pruning, which has made 99.98 % of its cuts by then and all of them two epochs later: averages
-that begin earlier hold weights from before the cuts.
+Gradual pruning makes its last cut at the end of epoch 52. Averages that begin earlier would hold weights from before
+the cuts.
 """
 
-_EVERY_METHOD = ("model.init_range=0.3", f"optimizer.average_from={START}")
-_RESTARTS = f"restart_at={list(RESTARTS)}"
-_COMMON = (*_EVERY_METHOD, _RESTARTS)
+INIT_RANGE = 0.3
+"""Range in which embedding and decoder start. With the paper's 0.1 sparse networks of 256 units learn only word
+frequencies in their first epochs."""
 
-_BOTH_KINDS = (f"snt-{START}", *(f"nt-{epoch}" for epoch in (START, *RESTARTS)), "snt-trigger", "nt-trigger")
+_EVERY_METHOD = (f"model.init_range={INIT_RANGE:g}", f"optimizer.average_from={START}", "optimizer.nonmono=5")
+_COMMON = (*_EVERY_METHOD, f"restart_at={list(RESTARTS)}")
+
+_SELECTIONS = {
+    "nt": f"nt-{START}",
+    "snt-start": f"snt-{START}-no-restart",
+    "nt-start": f"nt-{START}-no-restart",
+    "snt-trigger": "snt-trigger-no-restart",
+    "nt-trigger": "nt-trigger-no-restart",
+}
 
 SMALL = Scale(
     name="small",
@@ -145,18 +159,10 @@ SMALL = Scale(
     fewer=3,
     chosen=CHOSEN,
     averages={
-        **{Case(network): _BOTH_KINDS for network in (LSTM, RHN, ON_LSTM, MOS)},
+        **{Case(network): tuple(_SELECTIONS) for network in (LSTM, RHN, ON_LSTM, MOS)},
         Case(LSTM, "dense", "nt-asgd"): ("nt-trigger",),
-        Case(LSTM, "gmp", sparsity=0.9): ("snt-54",),
     },
-    selections={
-        "nt": tuple(f"nt-{epoch}" for epoch in (START, *RESTARTS)),
-        "snt-start": (f"snt-{START}",),
-        "nt-start": (f"nt-{START}",),
-        "snt-trigger": ("snt-trigger",),
-        "nt-trigger": ("nt-trigger",),
-        "snt-pruned": ("snt-54",),
-    },
+    selections=_SELECTIONS,
     distances_from=20,
 )
 

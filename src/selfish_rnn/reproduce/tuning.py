@@ -49,6 +49,7 @@ class Grid:
         first: Candidates that are trained first, neighbours in ``values``.
         start: Kind of start the choice is for (see :func:`start_of`); empty: chosen for an optimizer.
         stage: Stage of the campaign that trains the grid.
+        usual: Value that the networks of the scale have anyway.
     """
 
     name: str
@@ -58,10 +59,11 @@ class Grid:
     first: tuple[float, ...]
     start: str = ""
     stage: str = "tuning"
+    usual: float | None = None
 
     def words(self, value: float) -> tuple[str, ...]:
-        """Return the ``key=value`` words of a candidate."""
-        return tuple(f"{key}={value:g}" for key in self.keys)
+        """Return the ``key=value`` words of a candidate, none for the usual value."""
+        return () if value == self.usual else tuple(f"{key}={value:g}" for key in self.keys)
 
     def case_of(self, value: float) -> Case:
         """Return the case that trains a candidate."""
@@ -130,12 +132,12 @@ GRIDS: tuple[Grid, ...] = (
     # The starting range is chosen with the dropout above, so its runs follow a change of that choice.
     Grid(
         "dense-start", replace(_dense(), changes=(f"model.dropout={CHOSEN['dense']:g}",)), _START, (0.1, 0.3),
-        (0.1, 0.3), "dense",
+        (0.1, 0.3), "dense", usual=0.3,
     ),
     Grid(
         "small-dense-start",
         Case(LSTM, "small-dense", "nt-asgd", changes=(f"model.dropout={CHOSEN['small-dense']:g}",)), _START,
-        (0.1, 0.3), (0.1, 0.3), "small-dense",
+        (0.1, 0.3), (0.1, 0.3), "small-dense", usual=0.3,
     ),
     Grid(
         "adam", Case(LSTM, "static", "adam", changes=(f"model.dropout={CHOSEN['sparse-0.67']:g}",)),
@@ -181,6 +183,8 @@ def tuned_words(case: Case, sparsity: float, chosen: Mapping[str, float], grids:
     start = start_of(case)
     if start == "sparse":
         sparse = [grid for grid in grids if grid.start.startswith("sparse")]
-        start = min(sparse, key=lambda grid: abs((grid.case.sparsity or sparsity) - sparsity)).start if sparse else start
+        start = (
+            min(sparse, key=lambda grid: abs((grid.case.sparsity or sparsity) - sparsity)).start if sparse else start
+        )
     suitable = [grid for grid in grids if grid.start == start or (not grid.start and grid.name == case.optimizer)]
     return [word for grid in suitable for word in grid.words(chosen[grid.name])]

@@ -105,6 +105,7 @@ class AdditionalAverages:
         settings, rule = experiment.averages, experiment.optimizer
         self._optimizer = optimizer
         self._averages = {each.name: IterateAverage(each.kind, each.name) for each in settings}
+        self._restarted = [each.name for each in settings if each.restart]
         self._starts = {
             each.name: None if each.start == "trigger" else epochs_before(each.start, experiment.epochs)
             for each in settings
@@ -152,9 +153,9 @@ class AdditionalAverages:
         return self._trigger.observe(raw_loss)
 
     def restart(self) -> None:
-        """Restart all averages from the current raw weights."""
-        for average in self._averages.values():
-            average.restart(self._optimizer)
+        """Restart the averages from the current raw weights, except those that are set to run on."""
+        for name in self._restarted:
+            self._averages[name].restart(self._optimizer)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the progress of the averages, which are themselves in the state of the optimizer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -31,6 +32,7 @@ class Measured:
     test: float
     density: Mapping[str, Mapping[str, float]]
     distance: float | None = None
+    valid: float = math.nan
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,12 @@ def _forget_gates(runs: Mapping[Case, Measured]) -> float:
     return sum(gaps) / len(gaps)
 
 
+def _best_of_enough(runs: Mapping[Case, Measured]) -> float:
+    """Return the test perplexity of dense less that of the sparsity with the lowest validation perplexity."""
+    best = min(_ENOUGH, key=lambda case: runs[case].valid)
+    return runs[DENSE].test - runs[best].test
+
+
 def _spread(runs: Mapping[Case, Measured]) -> float:
     tests = [runs[case].test for case in _RATES]
     return HARDLY - (max(tests) - min(tests)) / min(tests)
@@ -135,13 +143,19 @@ CLAIMS = (
     Claim(
         5,
         "Plain NT-ASGD hurts sparse training",
-        (_better("SNT-ASGD against NT-ASGD", SELFISH, _case(optimizer="nt-asgd")),),
+        (
+            _better(
+                "SNT-ASGD against NT-ASGD, from one start to the end",
+                _case(average="snt-start"),
+                _case(average="nt-start"),
+            ),
+        ),
     ),
     Claim(
         6,
         "Gate redistribution helps",
         (_better("with against without", SELFISH, _case("no-gate-redistribution")),),
-        (LSTM, "rhn", "on-lstm-1300", "awd-lstm-mos"),
+        (LSTM, "rhn", "on-lstm", "awd-lstm-mos"),
     ),
     Claim(
         7,
@@ -152,8 +166,9 @@ CLAIMS = (
     Claim(
         8,
         "A uniform start is better than an Erdős-Rényi one",
+        # An Erdős-Rényi start of the stacked LSTM is nearly uniform, so only the RHN can decide.
         (_better("static uniform against static ER", _case("static"), _case("static-er")),),
-        (LSTM, "rhn"),
+        ("rhn",),
     ),
     Claim(
         9,
@@ -182,9 +197,10 @@ CLAIMS = (
         "A quarter to a half of the weights reaches dense quality",
         (
             Part(
-                "dense less the best of them",
+                "dense less the best of them by validation",
                 (DENSE, *_ENOUGH),
-                lambda runs: runs[DENSE].test - min(runs[case].test for case in _ENOUGH),
+                _best_of_enough,
+                margin=lambda runs: AT_LEAST * runs[DENSE].test,
             ),
         ),
     ),

@@ -17,8 +17,8 @@ STALE_MEANING = (
 class AveragingStart:
     """First epoch of the averages of a best model: after the last start or restart up to its epoch.
 
-    ``label`` is ``-`` for raw weights, and ``trigger`` where the result does not record the epoch. ``stale`` is true if
-    the network had more weights in that epoch than in the best one.
+    ``label`` is ``-`` for raw weights. ``stale`` is true if the network had more weights in that epoch than in the best
+    one.
     """
 
     label: str
@@ -32,19 +32,17 @@ def averaging_of(result: Result) -> AveragingStart:
     """Return the start of the averages that a result was tested with."""
     epochs = result.series["epoch"]
     best = result.summary.get("best_epoch", epochs[-1])
-    start = _selected_start(result) if "average" in result.summary else _own_start(result, best)
+    start = _first_start(result, best)
     if start is None:
         return RAW
-    if start == 0:
-        return AveragingStart("trigger")
     # A restart after epoch e begins new averages with epoch e + 1.
     start = max([start, *(epoch + 1 for epoch in result.settings.get("restart_at") or () if start <= epoch < best)])
     weights = dict(zip(epochs, result.series.get("active_weights") or [0] * len(epochs), strict=True))
     return AveragingStart(str(start), weights.get(start, 0) > weights.get(best, 0))
 
 
-def _own_start(result: Result, best: int) -> int | None:
-    """Return the first epoch of the average that the optimizer keeps, None where the best model is before it."""
+def _first_start(result: Result, best: int) -> int | None:
+    """Return the first epoch of the averages, None where the best model is before it."""
     epochs, active = result.series["epoch"], result.series["averaging"]
     starts = [
         epoch
@@ -52,12 +50,3 @@ def _own_start(result: Result, best: int) -> int | None:
         if active[index] and (index == 0 or not active[index - 1]) and epoch <= best
     ]
     return starts[-1] if starts else None
-
-
-def _selected_start(result: Result) -> int | None:
-    """Return the first epoch of an additional average, 0 for one that a trigger starts."""
-    # The name of an average ends with its start, as in nt-20.
-    start = result.summary["average"].rpartition("-")[2]
-    if not result.summary.get("averaging", True):
-        return None
-    return int(start) + 1 if start.isdigit() else 0

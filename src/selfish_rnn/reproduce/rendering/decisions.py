@@ -81,7 +81,9 @@ def _part(part: Part, findings: Findings) -> PartDecision:
             result = findings.results.of(PlannedRun(findings.scale, case, seed))
             if result is not None:
                 test = result.summary.get("test_perplexity", float("nan"))
-                runs[case] = Measured(test, result.density, _distance(case, seed, findings) if part.distances else None)
+                distance = _distance(case, seed, findings) if part.distances else None
+                valid = result.summary.get("valid_perplexity", float("nan"))
+                runs[case] = Measured(test, result.density, distance, valid)
                 results.append(result)
         if len(runs) == len(part.cases) and not (part.distances and any(run.distance is None for run in runs.values())):
             values[seed] = part.statistic(runs)
