@@ -116,8 +116,8 @@ def test_rows_without_runs_are_one_line(root: Path) -> None:
         assert "| - | - | - |" not in shown
     shown = table(ITEMS["stacked-lstm"], findings_of(root, "small"))
     missing = shown.splitlines()[-1]
-    assert missing.startswith("*Not run:* S = 0.67: Small dense (NT-ASGD); ")
-    assert "S = 0.67: RigL (SNT-ASGD)" in missing
+    assert missing.startswith("*Not run:* S = 0.67 (Small dense (NT-ASGD), Static ER (SNT-ASGD), ")
+    assert "; S = 0.62 (RigL (SNT-ASGD), " in missing
     assert "as first published" not in missing  # only the paper has these
 
 

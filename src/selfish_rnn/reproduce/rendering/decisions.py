@@ -185,7 +185,7 @@ def short_table(findings: Findings) -> str:
                 [str(decision.claim.number), decision.claim.text, "; ".join(numbers), decision.verdict, command]
             )
     headings = ["", "claim of the paper", "mean [90 % interval]", "verdict", "made by"]
-    return _with_missing(markdown(headings, rows, text=5) if rows else "", findings)
+    return _with_missing(markdown(headings, rows, text=5) if rows else "", findings, commands=False)
 
 
 def main_decisions(findings: Findings) -> list[Decision]:
@@ -193,14 +193,16 @@ def main_decisions(findings: Findings) -> list[Decision]:
     return [decision for decision in decisions(findings) if decision.network == decision.claim.networks[0]]
 
 
-def _with_missing(table: str, findings: Findings) -> str:
+def _with_missing(table: str, findings: Findings, commands: bool = True) -> str:
     """Return a table, the meaning of its mark, and a line that names the claims without a run."""
     missing = [decision for decision in main_decisions(findings) if not decision.measured]
     lines = [table] if table else []
     if STALE in table:
         lines.append(f"{STALE} {STALE_MEANING}")
     if missing:
-        names = "; ".join(f"{decision.title} ({_command(decision, findings)})" for decision in missing)
+        names = "; ".join(
+            f"{decision.title} ({_command(decision, findings)})" if commands else decision.title for decision in missing
+        )
         lines.append(f"*Not run:* {names}.")
     return "\n\n".join(lines)
 

@@ -80,17 +80,20 @@ def _content(name: str, findings: Findings, figures: str) -> str:
 
 
 def _tables(findings: Findings) -> str:
-    """Return every item with results under a heading, and a line that names the items without any."""
+    """Return every item with results under a heading, and a line that names the items without any.
+
+    A superseded scale has lower headings with its name, and no line, because it gets no more runs.
+    """
+    scale = findings.scale
     parts, missing = [], []
-    for item in items_at(findings.scale.name):
+    for item in items_at(scale.name):
         text = item_text(item, findings)
         if "\n|---" in text:
-            parts.append(
-                f"### {item.name}{'' if findings.scale.name == 'small' else f', scale {findings.scale.name}'}\n\n{text}"
-            )
+            heading = f"#### {item.name}, {scale.name}" if scale.superseded else f"### {item.name}"
+            parts.append(f"{heading}\n\n{text}")
         else:
             missing.append(f"`{item.name}`")
-    if missing:
+    if missing and not scale.superseded:
         parts.append(f"*No run is finished of* {', '.join(missing)}.")
     return "\n\n".join(parts)
 

@@ -20,17 +20,19 @@ def summary(findings: Findings) -> str:
     return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
-def _at(line: Points, sparsity: float) -> float | None:
-    """Return the value of a line at a sparsity, None where nothing was measured."""
-    return dict(zip(line["sparsities"], line["values"], strict=True)).get(sparsity)
+def _values(lines: dict[str, Points], *labels: str) -> list[float]:
+    """Return the values of lines at AT, an empty list if one of them was not measured there."""
+    values = [dict(zip(lines[label]["sparsities"], lines[label]["values"], strict=True)).get(AT)
+              for label in labels if label in lines]  # fmt: skip
+    numbers = [value for value in values if value is not None]
+    return numbers if len(numbers) == len(labels) else []
 
 
 def _speed(lines: dict[str, Points]) -> list[str]:
-    labels = ("training step", "next word, float32", "next word, int8 over dense int8")
-    times = [_at(lines[label], AT) if label in lines else None for label in labels]
-    if None in times:
+    values = _values(lines, "training step", "next word, float32", "next word, int8 over dense int8")
+    if not values:
         return []
-    step, word, int8 = times
+    step, word, int8 = values
     return [
         f"**Speed.** At sparsity {AT:g} a training step is {step:.2g} times as fast as dense torch on a CPU, and the "
         f"next word {word:.2g} times in float32 and {int8:.2g} times in int8 over the fastest dense int8 (LSTM of 1500 "
@@ -39,10 +41,10 @@ def _speed(lines: dict[str, Points]) -> list[str]:
 
 
 def _memory(lines: dict[str, Points]) -> list[str]:
-    shares = [_at(lines[label], AT) if label in lines else None for label in ("training", "int8 weights")]
-    if None in shares:
+    values = _values(lines, "training", "int8 weights")
+    if not values:
         return []
-    training, weights = shares
+    training, weights = values
     return [
         f"**Memory.** Training it takes {100 * training:.0f} % of the dense network's memory, and its int8 weights "
         f"take {100 * weights:.0f} % of the dense ones' bytes."

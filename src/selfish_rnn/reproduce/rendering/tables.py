@@ -58,16 +58,17 @@ def _given(row: Row, key: str) -> str:
 
 @dataclass
 class _Lines:
-    """Rows of a table that have results, the labels of those without, and the footnotes that their marks need."""
+    """Rows of a table that have results, those without, and the footnotes that the marks need."""
 
+    findings: Findings
     rows: list[list[str]] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
+    missing: list[Row] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
 
     def miss(self, row: Row) -> None:
         """Note a row without results; one that only the paper reports has no run to name."""
         if row.case is not None:
-            self.missing.append(label_of(row))
+            self.missing.append(row)
 
     def settings(self, results: Sequence[Result]) -> list[str]:
         """Return the cells of the two columns that every table has: dropout, and the start of averaging."""
@@ -84,9 +85,20 @@ class _Lines:
         """Return the table, its footnotes, and one line that names the rows without a run."""
         parts = [markdown(headings, self.rows, text)] if self.rows else []
         parts += [f"{mark} {meaning}" for mark, meaning in self.notes.items()]
-        if self.missing:
-            parts.append(f"*Not run:* {'; '.join(self.missing)}.")
+        if line := not_run(self.missing, self.findings.scale):
+            parts.append(line)
         return "\n\n".join(parts)
+
+
+def not_run(rows: Sequence[Row], scale: Scale) -> str:
+    """Return one line that names rows without a run, by their groups; empty for a scale that gets no more runs."""
+    if not rows or scale.superseded:
+        return ""
+    groups: dict[str, list[str]] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row.label)
+    names = (f"{group} ({', '.join(labels)})" if group else "; ".join(labels) for group, labels in groups.items())
+    return f"*Not run:* {'; '.join(names)}."
 
 
 SETTINGS = ("dropout", "averaged from epoch")
@@ -100,7 +112,7 @@ def dropout_of(result: Result) -> str:
 
 def _perplexities(item: Item, findings: Findings) -> str:
     shown = [key for key in ("valid", "test") if any(key in row.paper for row in item.rows)]
-    lines = _Lines()
+    lines = _Lines(findings)
     for row in item.rows:
         results = findings.of(item, row)
         if not results:
@@ -111,9 +123,9 @@ def _perplexities(item: Item, findings: Findings) -> str:
             ours[1] += f" {DAGGER}"
             lines.notes[DAGGER] = NOT_LEARNED
         weights = f"{results[0].summary['active_weights']:,}"
-        papers = (_given(row, key) for key in shown)
+        printed = (_given(row, key) for key in shown)
         lines.rows.append([
-            label_of(row), *papers, *ours, weights, *lines.settings(results), str(len(results)),
+            label_of(row), *printed, *ours, weights, *lines.settings(results), str(len(results)),
         ])  # fmt: skip
     papers = [f"paper, {key}" for key in shown]
     return lines.markdown(["run", *papers, "valid", "test", "weights", *SETTINGS, "seeds"])
@@ -125,7 +137,7 @@ def _learned_nothing(result: Result) -> bool:
 
 
 def _operations(item: Item, findings: Findings) -> str:
-    lines = _Lines()
+    lines = _Lines(findings)
     for row in item.rows:
         results = [result for result in findings.of(item, row) if result.operations is not None]
         if not results:
@@ -141,15 +153,15 @@ def _operations(item: Item, findings: Findings) -> str:
 def _gates(item: Item, findings: Findings) -> str:
     """Return a table for each network, whose gates have other names, and a line for the networks without a run."""
     parts = []
-    missing = []
+    missing: list[Row] = []
     for row in item.rows:
         results = findings.of(item, row)
         if not results:
-            missing.append(row.group)
+            missing.append(row)
             continue
         densities = {name: gates for result in results for name, gates in result.density.items() if len(gates) > 2}
         gates = [gate for gate in dict.fromkeys(g for named in densities.values() for g in named) if gate != "all"]
-        lines = _Lines()
+        lines = _Lines(findings)
         for matrix in densities:
             cells = []
             for gate in ("all", *gates):
@@ -159,11 +171,11 @@ def _gates(item: Item, findings: Findings) -> str:
         dropout, start = lines.settings(results)
         about = f"{counted(len(results), 'seed')}, dropout {dropout}, averaged from epoch {start}"
         parts.append(f"**{row.group}** ({about})\n\n{lines.markdown(['sparsity, %', 'all', *gates])}")
-    return "\n\n".join([*parts, *([f"*Not run:* {'; '.join(missing)}."] if missing else [])])
+    return "\n\n".join(filter(None, [*parts, not_run(missing, findings.scale)]))
 
 
 def _large_weights(item: Item, findings: Findings) -> str:
-    lines = _Lines()
+    lines = _Lines(findings)
     for row in item.rows:
         results = findings.of(item, row)
         if not results:
@@ -182,36 +194,32 @@ def _large_weights(item: Item, findings: Findings) -> str:
 
 
 def _distances(item: Item, findings: Findings) -> str:
-    lines = _Lines()
-    labels = {row.case: label_of(row) for row in item.rows}
-    measured: dict[str, list[list[dict[str, float]]]] = {label: [] for label in labels.values()}
-    runs: dict[str, list[Result]] = {label: [] for label in labels.values()}
-    for pair in pairs_of(item, findings.scale, findings.seeds):
-        label = labels[pair[0].case]
-        if records := findings.distances.of(pair):
-            measured[label].append(records)
-            runs[label] += findings.results.of_case([pair[0]])
-    for label, series in measured.items():
-        if not series:
-            lines.missing.append(label)
+    lines = _Lines(findings)
+    pairs = pairs_of(item, findings.scale, findings.seeds)
+    for row in item.rows:
+        measured = [(pair[0], records) for pair in pairs if pair[0].case == row.case
+                    if (records := findings.distances.of(pair))]  # fmt: skip
+        if not measured:
+            lines.miss(row)
             continue
-        first, last = (spread([records[at]["mean"] for records in series], 3) for at in (0, -1))
-        settings = lines.settings(runs[label]) if runs[label] else [NONE, NONE]
-        lines.rows.append([label, first, last, *settings, str(len(series))])
+        first, last = (spread([records[at]["mean"] for _, records in measured], 3) for at in (0, -1))
+        results = findings.results.of_case(run for run, _ in measured)
+        settings = lines.settings(results) if results else [NONE, NONE]
+        lines.rows.append([label_of(row), first, last, *settings, str(len(measured))])
     return lines.markdown(["distance", "first measured", "at the end", *SETTINGS, "pairs"])
 
 
 def _times(item: Item, findings: Findings) -> str:
-    lines = _Lines()
-    results = {row.label: findings.of(item, row) for row in item.rows}
-    marks = sorted({point["seconds"] for row in results.values() for point in _points(row)})
-    for label, row in results.items():
-        if not _points(row):
-            lines.missing.append(label)
+    lines = _Lines(findings)
+    marks = sorted({point["seconds"] for row in item.rows for point in _points(findings.of(item, row))})
+    for row in item.rows:
+        results = findings.of(item, row)
+        if not _points(results):
+            lines.miss(row)
             continue
-        at = {point["seconds"]: f"{point['test_perplexity']:.2f}" for point in _points(row)}
-        weights = f"{row[0].series['active_weights'][-1]:,}"
-        lines.rows.append([label, *(at.get(mark, NONE) for mark in marks), weights, *lines.settings(row)])
+        at = {point["seconds"]: f"{point['test_perplexity']:.2f}" for point in _points(results)}
+        weights = f"{results[0].series['active_weights'][-1]:,}"
+        lines.rows.append([row.label, *(at.get(mark, NONE) for mark in marks), weights, *lines.settings(results)])
     return lines.markdown(["test perplexity", *(f"after {mark:,.0f} s" for mark in marks), "weights", *SETTINGS])
 
 
