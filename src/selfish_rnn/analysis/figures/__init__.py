@@ -10,6 +10,7 @@ Example::
 matplotlib is imported when a figure is drawn: ``pip install 'selfish-rnn[analysis]'``.
 """
 
+from selfish_rnn.analysis.figures.cost import CostedNetwork, perplexity_against_cost
 from selfish_rnn.analysis.figures.curves import learning_curves, time_against_perplexity, weights_above_threshold
 from selfish_rnn.analysis.figures.distances import DistanceSeries, distances
 from selfish_rnn.analysis.figures.estimates import Estimate, forest_plot
@@ -27,6 +28,7 @@ from selfish_rnn.analysis.figures.tradeoff import RatioLine, RatioPanel, ratios_
 from selfish_rnn.analysis.style import save
 
 __all__ = [
+    "CostedNetwork",
     "DistanceSeries",
     "Estimate",
     "Outcomes",
@@ -41,6 +43,7 @@ __all__ = [
     "growth_interval",
     "learning_curves",
     "outcomes_by_setting",
+    "perplexity_against_cost",
     "prune_rate_sensitivity",
     "pruning_comparison",
     "ratios_against_sparsity",

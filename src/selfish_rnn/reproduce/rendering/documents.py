@@ -15,7 +15,7 @@ The name is that of an item or one of these:
     Sentences on speed, memory, quality and verdicts.
 ``tables``
     Every item with results, under a heading of its own, and one line that names the others.
-``figure-claims``, ``figure-sparsity``
+``figure-claims``, ``figure-sparsity``, ``figure-pareto``
     A figure, which is drawn into docs/figures.
 """
 

@@ -24,6 +24,7 @@ from selfish_rnn.reproduce.paper.claims import DENSE
 from selfish_rnn.reproduce.plan import PlannedRun
 from selfish_rnn.reproduce.rendering.averaging import averaging_of
 from selfish_rnn.reproduce.rendering.decisions import decisions
+from selfish_rnn.reproduce.rendering.pareto import draw_pareto, pareto_points
 from selfish_rnn.reproduce.rendering.tables import Findings
 from selfish_rnn.reproduce.rendering.verdicts import FAILS, HOLDS
 from selfish_rnn.reproduce.results import Result
@@ -191,6 +192,11 @@ FIGURES: Mapping[str, tuple[Callable[[Findings], Points], Callable[[Points, bool
         sparsity_points,
         _draw_sparsity,
         "Test perplexity, speed and memory against sparsity, relative to the dense network",
+    ),
+    "figure-pareto": (
+        pareto_points,
+        draw_pareto,
+        "Test perplexity of large sparse and small dense networks against latency, bytes and training time",
     ),
 }
 """Points, drawing and description of every figure that a document can ask for."""

@@ -9,6 +9,7 @@ from selfish_rnn.reproduce.case import Item, Row
 from selfish_rnn.reproduce.distances import Distances, pairs_of
 from selfish_rnn.reproduce.plan import runs_of_case
 from selfish_rnn.reproduce.rendering.averaging import STALE, STALE_MEANING, averaging_of
+from selfish_rnn.reproduce.rendering.costs import BYTES, HOURS, LATENCY, costs_of
 from selfish_rnn.reproduce.results import LARGE, Result, Results
 from selfish_rnn.reproduce.scales import Scale
 from selfish_rnn.text import counted, spread
@@ -227,6 +228,25 @@ def _points(results: Sequence[Result]) -> list[dict[str, float]]:
     return results[0].points if results else []
 
 
+def _costs(item: Item, findings: Findings) -> str:
+    """Return the table of the comparison, and a line that names the networks without a run."""
+    lines = _Lines(findings)
+    for row in item.rows:
+        results = findings.of(item, row)
+        if not results:
+            lines.miss(row)
+            continue
+        result = results[0]
+        costs = costs_of(result, findings.results.folder.parent)
+        perplexities = (f"{result.summary[f'{split}_perplexity']:.2f}" for split in ("valid", "test"))
+        lines.rows.append([
+            label_of(row), *perplexities, f"{result.summary['active_weights']:,}",
+            *(f"{costs[name]:.3g}" if name in costs else NONE for name in (HOURS, LATENCY, BYTES)),
+            costs.get("engine", NONE), *lines.settings(results),
+        ])  # fmt: skip
+    return lines.markdown(["network", "valid", "test", "weights", HOURS, LATENCY, BYTES, "engine", *SETTINGS])
+
+
 RENDERERS: dict[str, Callable[[Item, Findings], str]] = {
     "perplexity": _perplexities,
     "flops": _operations,
@@ -234,4 +254,5 @@ RENDERERS: dict[str, Callable[[Item, Findings], str]] = {
     "large-weights": _large_weights,
     "distances": _distances,
     "time": _times,
+    "pareto": _costs,
 }
