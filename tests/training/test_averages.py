@@ -162,6 +162,19 @@ def test_average_from_is_restarted_as_any_other_start(texts: Path) -> None:
     assert [record.valid_loss for record in early.epochs[3:]] == [record.valid_loss for record in late.epochs[3:]]
 
 
+def test_an_average_without_restarts_is_that_of_a_run_without_restarts(texts: Path) -> None:
+    optimizer = {"name": "snt-asgd", "lr": 4.0, "average_from": 1}
+    averages = [{"kind": "snt", "from": 1}, {"kind": "snt", "from": 1, "restart": False}]
+    restarted = trained(texts, epochs=5, optimizer=optimizer, restart_at=[3], averages=averages)
+    unbroken = trained(texts, epochs=5, optimizer=optimizer)
+    losses = {
+        name: [record.averages[name].valid_loss for record in restarted.epochs]
+        for name in ("snt-1", "snt-1-no-restart")
+    }
+    assert losses["snt-1-no-restart"] == [record.valid_loss for record in unbroken.epochs]
+    assert losses["snt-1"] == [record.valid_loss for record in restarted.epochs] != losses["snt-1-no-restart"]
+
+
 def test_engines_have_the_same_averages(texts: Path) -> None:
     averages = [{"kind": kind, "from": start} for kind in ("snt", "nt") for start in (1, 2)]
     changes: dict[str, Any] = {"epochs": 4, "averages": averages, "optimizer": {"name": "sgd", "lr": 4.0}}
