@@ -36,6 +36,7 @@ ROOMS = (
 )
 """From the ground up."""
 
+
 def room_of(module: str) -> str:
     """``selfish_rnn.topology.gates`` belongs to ``topology``, the package's own ``__init__`` to ``selfish_rnn``."""
     return module.split(".")[1] if "." in module else PACKAGE

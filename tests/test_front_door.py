@@ -73,3 +73,45 @@ def test_a_torch_that_is_new_enough_is_not(version: str) -> None:
 def test_the_oldest_torch_is_the_one_pip_is_told() -> None:
     wanted = ".".join(map(str, selfish_rnn.OLDEST_TORCH))
     assert f'"torch>={wanted}"' in (Path(__file__).parents[1] / "pyproject.toml").read_text()
+
+
+WITHOUT_EXTRAS = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {missing}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+{program}
+"""
+EXTRAS = ("pydantic", "yaml", "rich", "typer", "tensorboard", "matplotlib", "scipy")
+
+
+def run_without_extras(program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program where only torch, numpy and safetensors can be imported."""
+    text = WITHOUT_EXTRAS.format(missing=EXTRAS, program=program)
+    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_the_library_needs_no_extra() -> None:
+    done = run_without_extras(
+        "import selfish_rnn\n"
+        "for name in selfish_rnn.__all__:\n"
+        "    if name != 'load_model':\n"
+        "        getattr(selfish_rnn, name)\n"
+        "try:\n"
+        "    selfish_rnn.load_model\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+    )
+    assert done.stderr == ""
+    assert re.fullmatch(r"selfish_rnn.load_model needs \w+: pip install 'selfish-rnn\[cli\]'\n", done.stdout)
+
+
+def test_the_command_line_names_its_extra() -> None:
+    done = run_without_extras("from selfish_rnn.cli import main\nmain()")
+    assert done.returncode == 2
+    assert re.fullmatch(r"error: the command line needs \w+: pip install 'selfish-rnn\[cli\]'\n", done.stderr)

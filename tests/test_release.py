@@ -35,6 +35,22 @@ def test_what_the_forge_reads_is_yaml(form: Path) -> None:
         assert read["jobs"]
 
 
+PINNED_BY_TAG = {"pypa/cibuildwheel@v4.3.3"}
+"""Actions without a commit hash yet."""
+
+
+@pytest.mark.parametrize("workflow", sorted((ROOT / ".github" / "workflows").iterdir()), ids=lambda path: path.name)
+def test_workflows_have_least_permissions_and_pinned_actions(workflow: Path) -> None:
+    text = workflow.read_text()
+    content = yaml.safe_load(text)
+    assert content["permissions"] == {"contents": "read"}
+    assert not any("permissions" in job for job in content["jobs"].values())
+    actions = re.findall(r"uses: (.*)", text)
+    assert actions
+    pinned = re.compile(r"[\w-]+/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+")
+    assert {action for action in actions if not pinned.fullmatch(action)} <= PINNED_BY_TAG
+
+
 def test_the_scripts_of_the_forge_are_shell() -> None:
     bash = shutil.which("bash")
     if bash is None:
@@ -60,3 +76,9 @@ def test_a_wheel_without_the_library_is_for_any_machine(tmp_path: Path) -> None:
         names = opened.namelist()
     assert "selfish_rnn/py.typed" in names
     assert not [name for name in names if name.endswith(".so")]
+
+
+def test_pre_commit_and_constraints_pin_the_same_versions() -> None:
+    pins = set((ROOT / "constraints.txt").read_text().splitlines())
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    assert {pin for hook in hooks for pin in hook.get("additional_dependencies", [])} <= pins

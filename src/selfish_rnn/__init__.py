@@ -11,6 +11,12 @@ __version__ = "0.1.0"
 
 OLDEST_TORCH = (2, 4)
 
+COMMAND_LINE_MODULES = ("pydantic", "rich", "typer", "yaml")
+"""Modules of the extra ``cli``. The library does without them."""
+
+INSTALL_COMMAND_LINE = "pip install 'selfish-rnn[cli]'"
+"""Command that installs the extra ``cli``."""
+
 
 def _refuse_old_torch(found: str) -> None:
     """A torch that is too old would fail somewhere in the middle; here it is said at the door."""
@@ -26,9 +32,19 @@ with contextlib.suppress(importlib.metadata.PackageNotFoundError):
 
 if TYPE_CHECKING:
     from selfish_rnn.analysis.distance import topology_distance
-    from selfish_rnn.analysis.flops import flops
+    from selfish_rnn.analysis.flops.counting import flops
     from selfish_rnn.analysis.gates import gate_densities
-    from selfish_rnn.engine import AveragedModel, load_packed, pack, quantize, register_packed, save_packed, unpack
+    from selfish_rnn.engine import (
+        AveragedModel,
+        blend_,
+        is_matrix,
+        load_packed,
+        pack,
+        quantize,
+        register_packed,
+        save_packed,
+        unpack,
+    )
     from selfish_rnn.errors import UserError
     from selfish_rnn.optim import NTASGD, SNTASGD, AveragedSGD
     from selfish_rnn.runs.export import load_model
@@ -64,15 +80,19 @@ __all__ = [
     "DENSE", "DSR", "GMP", "METHODS", "NTASGD", "RIGL", "SELFISH", "SET", "SNFS", "SNTASGD", "STATIC", "STATIC_ER",
     "Allocation", "AveragedModel", "AveragedSGD", "GateLayout", "Growth", "IntrinsicSparseStructures", "Method",
     "Pool", "Pruning", "Redistribution", "Removal", "Schedule", "SparseTraining", "Sparsifier", "UserError",
-    "deferred_init", "flops", "gate_densities", "load_model", "load_packed", "pack", "quantize", "register",
-    "register_cell", "register_method", "register_packed", "save_packed", "shrink", "topology_distance", "unpack",
+    "blend_", "deferred_init", "flops", "gate_densities", "is_matrix", "load_model", "load_packed", "pack", "quantize",
+    "register", "register_cell", "register_method", "register_packed", "save_packed", "shrink", "topology_distance",
+    "unpack",
 ]  # fmt: skip
 
 _HOMES = {
     "analysis.distance": ("topology_distance",),
-    "analysis.flops": ("flops",),
+    "analysis.flops.counting": ("flops",),
     "analysis.gates": ("gate_densities",),
-    "engine": ("AveragedModel", "load_packed", "pack", "quantize", "register_packed", "save_packed", "unpack"),
+    "engine": (
+        *("AveragedModel", "blend_", "is_matrix", "load_packed", "pack", "quantize", "register_packed", "save_packed"),
+        "unpack",
+    ),
     "errors": ("UserError",),
     "optim": ("NTASGD", "SNTASGD", "AveragedSGD"),
     "runs.export": ("load_model",),
@@ -88,8 +108,14 @@ def __getattr__(name: str) -> Any:
     """A public name, imported when it is first asked for: torch takes seconds, which ``--help`` can do without."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = next((room for room, names in _HOMES.items() if name in names), "topology")
-    globals()[name] = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    home = next((package for package, names in _HOMES.items() if name in names), "topology")
+    try:
+        module = importlib.import_module(f"{__name__}.{home}")
+    except ModuleNotFoundError as error:
+        if error.name not in COMMAND_LINE_MODULES:
+            raise
+        raise ImportError(f"{__name__}.{name} needs {error.name}: {INSTALL_COMMAND_LINE}") from error
+    globals()[name] = getattr(module, name)
     return globals()[name]
 
 

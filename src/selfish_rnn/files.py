@@ -157,6 +157,8 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise UserError(f"{path} is not valid JSON: it is nested too deep") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:

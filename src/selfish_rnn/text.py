@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:  # which the library can do without
     from rich.console import Console
     from rich.table import Table
+
+
+# All control characters but tab and line feed, marks that turn the direction of text, and halves of characters.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    r"""Return text with every control character written out: a word may be an escape sequence, ``\x1b]52;...``.
+
+    >>> printable("the\x1b[2Jcat")
+    'the\\x1b[2Jcat'
+    """
+    return _CONTROL.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
 
 
 def duration(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable
@@ -33,7 +34,8 @@ from selfish_rnn.analysis.figures import (
     weights_above_threshold,
 )
 from selfish_rnn.analysis.names import gate_name, short_names
-from selfish_rnn.analysis.style import COLUMN, legend_below, one_panel
+from selfish_rnn.analysis.records import RunRecord
+from selfish_rnn.analysis.style import COLUMN, PAGE, legend_below, one_panel
 from selfish_rnn.errors import UserError
 from selfish_rnn.topology import GateLayout, Topology
 
@@ -182,6 +184,75 @@ def test_the_history_of_gates_has_a_panel_for_each_matrix() -> None:
     forget = curves(figure.axes[1])[1]
     assert list(forget.get_xdata()) == list(range(1, 13))
     assert forget.get_ydata()[-1] == pytest.approx(0.21)
+
+
+def gated_record(matrices: int, count: int = 3) -> RunRecord:
+    """Return a run whose matrices have gates of different densities, other ones after every epoch."""
+    return dataclasses.replace(
+        record(),
+        epochs=[
+            dataclasses.replace(
+                epoch,
+                density={
+                    f"rnn.weight_hh_l{layer}": {
+                        **{gate: density(layer, number, epoch.epoch) for number, gate in enumerate(GATES)},
+                        "all": density(layer, len(GATES), epoch.epoch),
+                    }
+                    for layer in range(matrices)
+                },
+            )
+            for epoch in epochs(count)
+        ],
+    )
+
+
+def density(layer: int, gate: int, epoch: int) -> float:
+    return 0.05 + 0.11 * gate + 0.03 * layer + 0.007 * epoch
+
+
+@pytest.mark.parametrize("matrices", [1, 3])
+def test_the_bars_of_gates_have_their_numbers_and_places(matrices: int) -> None:
+    axes = gate_breakdown(gated_record(matrices)).axes[0]
+    assert len(axes.containers) == len(GATES)
+    for number, bars in enumerate(axes.containers):
+        heights = [1 - density(layer, number, 3) for layer in range(matrices)]
+        assert [bar.get_height() for bar in bars] == pytest.approx(heights)
+        # Bars of a matrix stand side by side around its tick, with a tenth of their place between them.
+        middles = [layer + 0.2 * (number - 1.5) for layer in range(matrices)]
+        assert [bar.get_x() + bar.get_width() / 2 for bar in bars] == pytest.approx(middles)
+        assert [bar.get_width() for bar in bars] == pytest.approx([0.18] * matrices)
+    assert list(axes.get_xticks()) == list(range(matrices))
+    (whole,) = axes.collections
+    lines = [[list(point) for point in line] for line in whole.get_segments()]
+    expected = [
+        [[layer + side * 0.45, 1 - density(layer, len(GATES), 3)] for side in (-1, 1)] for layer in range(matrices)
+    ]
+    assert np.allclose(lines, expected)
+    assert axes.get_ylim() == (0, 1)
+    assert axes.get_ylabel() == "sparsity"
+
+
+def test_bars_of_more_than_six_matrices_take_the_width_of_a_page() -> None:
+    widths = [gate_breakdown(gated_record(matrices)).get_figwidth() for matrices in (6, 7)]
+    assert widths == [COLUMN, PAGE]
+
+
+@pytest.mark.parametrize(("matrices", "across", "down"), [(1, 2, 1), (3, 2, 2), (4, 2, 2), (5, 4, 2)])
+def test_the_history_of_gates_has_its_numbers(matrices: int, across: int, down: int) -> None:
+    figure = gate_history(gated_record(matrices))
+    assert figure.get_figwidth() == (COLUMN if across == 2 else PAGE)
+    assert len(figure.axes) == across * down
+    assert [axes.get_visible() for axes in figure.axes] == [index < matrices for index in range(across * down)]
+    for layer, axes in enumerate(figure.axes[:matrices]):
+        lines = curves(axes)
+        assert len(lines) == len(GATES) + 1
+        for number, line in enumerate(lines):
+            assert list(line.get_xdata()) == [1, 2, 3]
+            assert list(line.get_ydata()) == pytest.approx([density(layer, number, epoch) for epoch in (1, 2, 3)])
+            assert line.get_linestyle() == (":" if number == len(GATES) else "-")
+        assert len({line.get_color() for line in lines}) == len(lines)
+        assert axes.get_ylabel() == ("density" if layer % across == 0 else "")
+        assert axes.get_xlabel() == ("epoch" if layer >= matrices - across else "")
 
 
 def topology(rows: int = 40, columns: int = 30, count: int = 400, gates: tuple[str, ...] = GATES) -> Topology:

@@ -60,10 +60,10 @@ def test_every_committed_result_can_be_read(folder: Path) -> None:
         ("metrics.jsonl", None, "has no epochs of a finished run"),
         ("metrics.jsonl", "", "has no epochs of a finished run"),
         ("metrics.jsonl", "{oops\n", "line 1"),
-        ("metrics.jsonl", '{"epoch": 1}\n', "line 1 of .* has no number for step"),
+        ("metrics.jsonl", '{"epoch": 1}\n', "line 1 of .* has no valid step"),
         ("corpus.json", "{", "is not valid JSON"),
         ("corpus.json", "[]", "must hold a JSON object"),
-        ("summary.json", "{}", "no number for test_perplexity"),
+        ("summary.json", "{}", "no valid test_perplexity"),
     ],
 )
 def test_what_is_missing_or_damaged_is_named(tmp_path: Path, file: str, text: str | None, message: str) -> None:

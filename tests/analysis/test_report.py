@@ -16,7 +16,7 @@ import yaml
 from made_up import GATES, record, settings, write_run
 from typer.testing import CliRunner
 
-from selfish_rnn.analysis.flops import run_flops
+from selfish_rnn.analysis.flops.training import run_flops
 from selfish_rnn.analysis.records import RunRecord, read_run
 from selfish_rnn.analysis.report import report_html, write_report
 from selfish_rnn.analysis.report.commands import command_of

@@ -11,7 +11,8 @@ from rich.table import Table
 
 from selfish_rnn.cli import console as consoles
 from selfish_rnn.cli import main
-from selfish_rnn.cli.console import SafeConsole, printable, show_error
+from selfish_rnn.cli.console import SafeConsole, show_error
+from selfish_rnn.text import printable
 
 HOSTILE = [
     "\x1b]52;c;aGVsbG8=\x07",  # puts text into the clipboard

@@ -93,7 +93,7 @@ def test_every_command_is_on_the_page_of_the_command_line() -> None:
     assert {name.rstrip("`") for name in names} == set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 
 
-TAKES_LONG = re.compile(r" bench| sweep (?!.*--dry-run)| reproduce \S(?!.*--dry-run)| --interactive|corpus=path")
+TAKES_LONG = re.compile(r" bench| sweep (?!.*--dry-run)| reproduce \S(?!.*--dry-run)|corpus=path")
 """What is only looked at: measurements, many runs, and a person's terminal."""
 
 SHORT = {page: [line for line in lines(page) if not TAKES_LONG.search(line)] for page in PAGES}

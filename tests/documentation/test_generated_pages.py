@@ -19,15 +19,15 @@ DOCS = ROOT / "docs"
 
 @pytest.mark.usefixtures("tables_as_before")
 def test_the_configuration_page_is_up_to_date() -> None:
-    script = runpy.run_path(str(DOCS / "making" / "configuration.py"))
-    assert script["page"]() == (DOCS / "configuration.md").read_text(), "run python docs/making/configuration.py"
+    script = runpy.run_path(str(ROOT / "tools" / "docs" / "configuration.py"))
+    assert script["page"]() == (DOCS / "configuration.md").read_text(), "run python tools/docs/configuration.py"
 
 
 def test_the_tables_of_grown_weights_are_up_to_date() -> None:
-    script = runpy.run_path(str(ROOT / "benchmarks" / "grown_weights.py"))
+    script = runpy.run_path(str(ROOT / "tools" / "benchmarks" / "grown_weights.py"))
     page = (DOCS / "own-model.md").read_text()
     for rows in script["tables"](ROOT / "results" / "grown-weights"):
-        assert "\n".join(rows) in page, "python benchmarks/grown_weights.py --table results/grown-weights"
+        assert "\n".join(rows) in page, "python tools/benchmarks/grown_weights.py --table results/grown-weights"
 
 
 def find(name: str) -> Any:
@@ -73,7 +73,7 @@ def test_every_name_in_the_reference_is_public() -> None:
 
 
 def test_the_rewiring_in_the_figure_is_one_of_the_package() -> None:
-    script = runpy.run_path(str(DOCS / "making" / "rewiring_figure.py"))
+    script = runpy.run_path(str(ROOT / "tools" / "docs" / "rewiring_figure.py"))
     steps = script["steps"]()
     assert len({step.topology.count for step in steps}) == 1
     removal, growth = steps[2], steps[3]
@@ -90,5 +90,5 @@ def test_the_rewiring_in_the_figure_is_one_of_the_package() -> None:
 
 
 def test_the_average_of_a_grown_weight_follows_it() -> None:
-    curves = runpy.run_path(str(DOCS / "making" / "rewiring_figure.py"))["averages"]()
+    curves = runpy.run_path(str(ROOT / "tools" / "docs" / "rewiring_figure.py"))["averages"]()
     assert curves["NT-ASGD"][-1] < 0.6 < 0.8 < curves["SNT-ASGD"][-1] < curves["the weight itself"][-1]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from packed_cases import matrix, needs_kernels, packed
+from packed_cases import assert_close, matrix, needs_kernels, packed
 from torch import Tensor
 
 from selfish_rnn.engine import QuantizedWeight, available
@@ -244,3 +244,36 @@ def test_a_copy_is_followed_and_one_with_a_bit_changed_only_if_it_is_a_matrix(
         except ValueError:
             refused += 1
     assert refused > 200  # the others have a weight in another column, or another scale
+
+
+def narrower(weight: QuantizedWeight) -> Tensor:
+    """The bytes of a matrix that claims to have one column less."""
+    windows = weight.windows.clone()
+    int8.library.structures()["WindowsHeader"].from_address(windows.data_ptr()).columns -= 1
+    return windows
+
+
+@pytest.mark.usefixtures("other_kernels")
+@pytest.mark.parametrize("kernels", int8_targets() if available() else ())
+@pytest.mark.parametrize("together", [0, 1 << 30])
+@pytest.mark.parametrize("columns", [7, 71, 261])
+def test_a_weight_right_behind_the_last_column_is_refused(kernels: str, together: int, columns: int) -> None:
+    """Everything else about such a matrix is right: without that weight the same bytes are a narrower matrix."""
+    use_int8_target(kernels)
+    x = torch.randn(3, columns - 1)
+    for last in (False, True):
+        dense = matrix(40, columns, 0.5, 0)
+        dense[:, -1] = 0.0
+        dense[17, -1] = float(last)
+        positions = dense.flatten().nonzero().flatten()
+        weight = QuantizedWeight.rounded(dense.shape, positions, dense.flatten()[positions], together)
+        if last:
+            with pytest.raises(ValueError, match="no int8 matrix"):
+                operators.int8_linear(x, narrower(weight), None, 40)
+        else:
+            assert_close(operators.int8_linear(x, narrower(weight), None, 40), int8_product(weight, x))
+
+
+def int8_product(weight: QuantizedWeight, x: Tensor) -> Tensor:
+    product: Tensor = int8.linear(torch.cat([x, torch.zeros(len(x), 1)], 1), weight, None)
+    return product

@@ -224,6 +224,33 @@ def test_a_damaged_index_is_refused_or_harmless(rows: int, density: float) -> No
     assert refused > 200
 
 
+@pytest.mark.parametrize(("rows", "columns", "density"), [(20, 70, 0.3), (300, 261, 0.1), (1100, 70, 0.004)])
+@pytest.mark.parametrize("side", ["rows", "columns"])
+def test_a_weight_right_behind_the_last_row_or_column_is_refused(
+    rows: int, columns: int, density: float, side: str
+) -> None:
+    """Everything else about such an index is right: without that weight the same bytes are of a smaller matrix."""
+    smaller = (rows - (side == "rows"), columns - (side == "columns"))
+    for last in (False, True):
+        dense = matrix(rows, columns, density, 2)
+        outside = dense.select(0 if side == "rows" else 1, -1)
+        outside[:] = 0.0
+        outside[outside.shape[0] // 2] = float(last)
+        weight = PackedWeight.from_dense(dense)
+        index = weight.index.clone()
+        header = library.header(index)
+        setattr(header, side, getattr(header, side) - 1)
+        if side == "rows":  # where the last tile of rows ends
+            index[header.offset[0] + 4 * header.row_tiles :][:4].view(torch.int32)[0] -= 1
+        loaded = PackedWeight(smaller, NONE)
+        if last:
+            with pytest.raises(RuntimeError, match="index is damaged"):
+                loaded.load_state_dict({"index": index, "values": weight.values})
+        else:
+            loaded.load_state_dict({"index": index, "values": weight.values})
+            assert torch.equal(loaded.to_dense(), dense[: smaller[0], : smaller[1]])
+
+
 @pytest.mark.parametrize("length", [0, 8, 151, 152, 500])
 def test_an_index_that_is_cut_off_is_refused(length: int) -> None:
     weight = packed(20, 70, 0.3, 2)

@@ -138,3 +138,32 @@ def test_values_are_shown_in_bounded_length() -> None:
     for value in ("x" * 10**7, 10**10_000, nested, {"a": "b" * 1000}):
         assert len(shown(value)) <= 81
     assert shown("short") == "'short'"
+
+
+def billion_laughs(levels: int, width: int) -> str:
+    lines = ["a0: &a0 [1, 1]"]
+    lines += [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * width)}]" for level in range(1, levels)]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (billion_laughs(15, 9), "its aliases stand for more than 10000 values"),
+        (billion_laughs(5, 40), "its aliases stand for more than 10000 values"),
+        ("a: &a {b: 1}\n" + "\n".join(f"k{n}: {{<<: *a}}" for n in range(6000)), "its aliases stand for more than"),
+        ("a: &a [*a]", "an alias stands for a section that contains it"),
+        ("a: &a {b: {c: *a}}", "an alias stands for a section that contains it"),
+        ("seed: 0x" + "f" * 5000, "a number of more than 128 bits"),
+    ],
+)
+def test_aliases_and_numbers_are_bounded(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(UserError, match=rf"config\.yaml is not valid YAML: .*{message}"):
+        read_config(tmp_path / "config.yaml")
+
+
+def test_a_few_aliases_are_welcome(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("model: &m {name: rhn, depth: 3}\nsame: *m\n")
+    settings = read_config(tmp_path / "config.yaml")
+    assert settings["same"] == settings["model"] == {"name": "rhn", "depth": 3}

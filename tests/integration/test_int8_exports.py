@@ -164,6 +164,26 @@ def test_a_program_without_python_computes_the_same_bits(model: str, folder: Pat
         assert found == expected
 
 
+@needs_compiler
+def test_a_program_without_python_reads_matrices_below_a_density_of_1_32(
+    texts: Path, programs: Path, tmp_path: Path
+) -> None:
+    model = {"name": "stacked-lstm", "embedding": 40, "hidden": 40, "layers": 1}
+    run = tiny_run(texts, tmp_path / "run", model=model, sparsity=0.98, epochs=1)
+    run.train()
+    for precision in ("float32", "int8"):
+        export(run, tmp_path / precision, precision=precision)
+    step = load_model(tmp_path / "int8").next_word()
+    assert step is not None
+    words = [3, 1, 0, 5]
+    command = [programs / "scores", tmp_path / "int8", *map(str, words)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    scores = [[float.fromhex(number) for number in line.split()] for line in output.splitlines()]
+    assert scores == [step(word).tolist() for word in words]
+    command = [programs / "generate", tmp_path / "float32", "2", "0", "1"]
+    assert "no int8 model" in subprocess.run(command, capture_output=True, text=True).stderr
+
+
 def test_another_processor_computes_the_same_bits(folder: Path, programs: Path, tmp_path: Path) -> None:
     compiler, emulator = shutil.which("aarch64-linux-gnu-g++"), shutil.which("qemu-aarch64")
     if compiler is None or emulator is None:

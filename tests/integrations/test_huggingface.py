@@ -101,3 +101,23 @@ def test_a_callback_may_be_added_later(tmp_path: Path) -> None:
     assert callback.sparsifier.rewirings_done == 1
     assert sum(int(each.count_nonzero()) for each in trainer.model.parameters() if each.ndim > 1) == round(0.3 * 792)
     assert torch.isfinite(torch.cat([each.flatten() for each in trainer.model.parameters()])).all()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_another_training_with_the_same_callback_rewires_again(engine: Any, tmp_path: Path) -> None:
+    callback = SelfishTrainerCallback(sparsity=0.7, engine=engine)
+    model, trainer = train(callback, tmp_path / "first")
+    for again in (trainer, None):
+        before = callback.sparsifier.masks()
+        if again is None:  # a new Trainer with the same model
+            again = Trainer(
+                model, trainer.args, train_dataset=trainer.train_dataset, eval_dataset=trainer.eval_dataset,
+                callbacks=[callback],
+            )  # fmt: skip
+            assert callback.sparsifier.rewirings_done == EPOCHS  # only a training starts again
+        again.args.num_train_epochs = EPOCHS + 1
+        again.train()
+        assert callback.sparsifier.rewirings_done == EPOCHS
+        assert callback.sparsifier.rewirings == EPOCHS + 1
+        assert any((mask != before[name]).any() for name, mask in callback.sparsifier.masks().items())
+        assert callback.sparsifier.active_weights == round(0.3 * 792)

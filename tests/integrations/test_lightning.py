@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from pathlib import Path
 from typing import Any
@@ -46,8 +47,17 @@ class Module(LightningModule):
     def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
         return self.loss(batch)
 
+    def test_step(self, batch: list[torch.Tensor], index: int) -> None:
+        self.log("test_loss", self.loss(batch))
+
+    def predict_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
+        scores: torch.Tensor = self.model(batch[0])
+        return scores
+
     def validation_step(self, batch: list[torch.Tensor], index: int) -> None:
         self.log("val_loss", self.loss(batch))
+        if not self.trainer.optimizers:  # validate, not fit
+            return
         self.validated.append(getattr(self.optimizers().optimizer, "averages_swapped_in", False))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -56,13 +66,18 @@ class Module(LightningModule):
         return torch.optim.Adam(self.parameters(), lr=0.01)
 
 
-def fit(callback: SelfishCallback, *others: Any, module: Module | None = None, **given: Any) -> Module:
+def silent_trainer(*callbacks: Any, epochs: int = EPOCHS, kind: Any = Trainer) -> Any:
+    silent: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    keep = {} if any(isinstance(each, ModelCheckpoint) for each in callbacks) else {"enable_checkpointing": False}
+    return kind(max_epochs=epochs, accelerator="cpu", callbacks=list(callbacks), **silent, **keep)
+
+
+def fit(
+    callback: SelfishCallback, *others: Any, module: Module | None = None, epochs: int = EPOCHS, **given: Any
+) -> Module:
     module = Module() if module is None else module
     loader = DataLoader(examples(), 8)
-    silent: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    keep = {} if any(isinstance(each, ModelCheckpoint) for each in others) else {"enable_checkpointing": False}
-    trainer = Trainer(max_epochs=EPOCHS, accelerator="cpu", callbacks=[callback, *others], **silent, **keep)
-    trainer.fit(module, loader, loader, **given)
+    silent_trainer(callback, *others, epochs=epochs).fit(module, loader, loader, **given)
     return module
 
 
@@ -155,3 +170,143 @@ def test_steps_may_rewire_by_themselves(engine: Any) -> None:
 def test_an_unknown_engine_is_refused() -> None:
     with pytest.raises(ValueError, match='engine is "masked" or "packed", got \'dense\''):
         SelfishCallback(engine="dense", sparsity=0.5)  # type: ignore[arg-type]
+
+
+# A second training
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_another_fit_with_the_same_callback_starts_the_schedule_again(engine: Any) -> None:
+    callback = SelfishCallback(sparsity=0.7, engine=engine)
+    module = fit(callback)
+    for epochs in (EPOCHS, 6):
+        before = callback.sparsifier.masks()
+        rates = rates_of(callback, module, epochs)
+        assert rates == pytest.approx([0.25 * (1 + math.cos(math.pi * done / epochs)) for done in range(1, epochs)])
+        assert callback.sparsifier.rewirings_done == epochs - 1
+        assert callback.sparsifier.rewirings == epochs
+        assert any((mask != before[name]).any() for name, mask in callback.sparsifier.masks().items())
+        assert callback.sparsifier.active_weights == round(0.3 * 792)
+
+
+def rates_of(callback: SelfishCallback, module: Module, epochs: int) -> list[float]:
+    """Return the prune rate of every rewiring of a fit."""
+    rates: list[float] = []
+
+    def rewire(original: Any = callback.sparsifier.rewire) -> None:
+        rates.append(callback.sparsifier.prune_rate)
+        original()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(callback.sparsifier, "rewire", rewire)
+        fit(callback, module=module, epochs=epochs)
+    return rates
+
+
+def test_a_trainer_that_goes_on_for_more_epochs_goes_on_with_the_schedule() -> None:
+    callback, module = SelfishCallback(sparsity=0.7), Module()
+    trainer = silent_trainer(callback)
+    loader = DataLoader(examples(), 8)
+    trainer.fit(module, loader)
+    assert callback.sparsifier.rewirings_done == EPOCHS - 1
+    trainer.fit_loop.max_epochs = EPOCHS + 3
+    trainer.fit(module, loader)
+    assert callback.sparsifier.rewirings == EPOCHS + 3
+    assert callback.sparsifier.rewirings_done == EPOCHS + 2
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_pruned_network_stays_as_sparse_in_another_fit(engine: Any) -> None:
+    callback = SelfishCallback(sparsity=0.7, method="gmp", engine=engine)
+    module = fit(callback)
+    before = callback.sparsifier.masks()
+    fit(callback, module=module)
+    assert all(torch.equal(mask, before[name]) for name, mask in callback.sparsifier.masks().items())
+
+
+# Evaluation in a new process
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, Any, Any]:
+    """Return the engine of a fit, its checkpoint, its predictions and its masks."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    callback = SelfishCallback(sparsity=0.7, engine=request.param)
+    module = fit(callback, ModelCheckpoint(folder, "last"))
+    module.eval()
+    with torch.no_grad():
+        scores = module.model(examples().tensors[0])
+    return request.param, folder / "last.ckpt", scores, callback.sparsifier.masks()
+
+
+@pytest.mark.parametrize("stage", ["test", "validate", "predict"])
+@pytest.mark.parametrize("bound", [True, False])
+def test_a_checkpoint_is_evaluated_by_a_new_callback(stage: str, bound: bool, checkpoint: Any) -> None:
+    engine, path, scores, masks = checkpoint
+    if engine == "packed" and not bound:
+        pytest.skip("a packed checkpoint needs the callback")
+    callback = SelfishCallback(sparsity=0.7, engine=engine)
+    trainer, module = silent_trainer(*([callback] if bound else [])), Module()
+    loader = DataLoader(examples(), 40)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*(rewirings|topology|sparse)")
+        result = getattr(trainer, stage)(module, loader, ckpt_path=path)
+    if stage == "predict":
+        assert torch.equal(result[0], scores)
+    else:
+        labels = examples().tensors[1]
+        expected = nn.functional.cross_entropy(scores, labels)
+        assert result[0][f"{'val' if stage == 'validate' else stage}_loss"] == pytest.approx(float(expected))
+    if bound:
+        assert callback.sparsifier.rewirings_done == EPOCHS - 1
+        assert all(torch.equal(mask, masks[name]) for name, mask in callback.sparsifier.masks().items())
+        fit(callback, module=module)
+        assert callback.sparsifier.rewirings_done == EPOCHS - 1
+        assert callback.sparsifier.rewirings == EPOCHS
+
+
+def test_averages_that_an_evaluation_does_not_see_are_mentioned(tmp_path: Path) -> None:
+    callback = SelfishCallback(sparsity=0.7, monitor="val_loss")
+    module = Module("snt-asgd")
+    fit(callback, ModelCheckpoint(tmp_path, "last"), module=module)
+    trainer = silent_trainer(SelfishCallback(sparsity=0.7))
+    loader = DataLoader(examples(), 40)
+    checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    for fired in (True, False):
+        checkpoint["optimizer_states"][0]["param_groups"][0]["trigger"]["fired"] = fired
+        torch.save(checkpoint, tmp_path / "edited.ckpt")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            trainer.test(Module(), loader, ckpt_path=tmp_path / "edited.ckpt")
+        assert fired == any("test sees the raw weights" in str(each.message) for each in caught)
+
+
+def test_an_evaluation_without_a_checkpoint_leaves_the_module_as_it_is() -> None:
+    module, other = Module(), Module()
+    silent_trainer(SelfishCallback(sparsity=0.7)).test(module, DataLoader(examples(), 8))
+    assert same(module, other)
+    module.load_state_dict(other.state_dict())
+    assert same(module, other)
+
+
+@pytest.mark.skipif("packed" not in ENGINES, reason="needs the packed engine")
+@pytest.mark.parametrize("name", ["StochasticWeightAveraging", "EMAWeightAveraging"])
+def test_averages_of_the_other_package_of_lightning_are_refused_too(name: str) -> None:
+    package = pytest.importorskip("pytorch_lightning", reason="needs pytorch_lightning")
+    kind = getattr(package.callbacks, name)
+    averages = kind(swa_lrs=0.01) if name == "StochasticWeightAveraging" else kind()
+
+    class Other(package.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = Classifier()
+
+        training_step = Module.training_step
+        loss = Module.loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.Adam(self.parameters())
+
+    callbacks = [SelfishCallback(sparsity=0.7, engine="packed"), averages]
+    with pytest.raises(ValueError, match=rf"{name} would average packed weights"):
+        silent_trainer(*callbacks, kind=package.Trainer).fit(Other(), DataLoader(examples(), 8))

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
-from selfish_rnn.corpora import known, load_corpus
+from selfish_rnn.cli.app import app
+from selfish_rnn.corpora import Vocabulary, known, load_corpus
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import load_tensors, save_tensors
 from selfish_rnn.runs.checkpoints import CheckpointStore, seal, unseal
@@ -302,3 +304,60 @@ def test_a_second_process_leaves_a_running_run_as_it_is(texts: Path, tmp_path: P
     recorder = Recorder(intrude)
     tiny_run(texts, path).train(recorder)
     assert [record["epoch"] for record in RunFolder(path).metrics.read()] == [1, 2, 3]
+
+
+# vocabulary.json
+
+
+def exchange_words(path: Path) -> None:
+    content = json.loads(path.read_text())
+    content["tokens"][:2] = reversed(content["tokens"][:2])
+    path.write_text(json.dumps(content))
+
+
+def without_checksum(path: Path) -> None:
+    """Exchange two words in the form of earlier versions, which had no checksum."""
+    exchange_words(path)
+    content = json.loads(path.read_text())
+    del content["sha256"]
+    path.write_text(json.dumps(content))
+
+
+VOCABULARY_DAMAGE: dict[str, Callable[[Path], Any]] = {
+    "missing": Path.unlink,
+    "two words exchanged": exchange_words,
+    "two words exchanged, no checksum": without_checksum,
+    "empty": lambda path: path.write_bytes(b""),
+    "not UTF-8": lambda path: path.write_bytes(b"\xff"),
+    "deep": lambda path: path.write_bytes(b"[" * 100_000),
+    "no object": lambda path: path.write_bytes(b"3"),
+    "of another run": lambda path: Vocabulary(("<eos>", *map(str, range(18)))).save(path),
+}
+
+
+@pytest.mark.parametrize("damage", VOCABULARY_DAMAGE)
+@pytest.mark.parametrize("command", ["resume", "evaluate", "generate", "export", "report"])
+def test_a_damaged_vocabulary_is_refused_by_every_command(run: Path, tmp_path: Path, damage: str, command: str) -> None:
+    VOCABULARY_DAMAGE[damage](run / "vocabulary.json")
+    words = [command, str(run), *(["--out", str(tmp_path / "out.html")] if command in ("export", "report") else [])]
+    with pytest.raises(UserError, match=r"vocabulary.*(restore it from a copy, or remove it and corpus\.json)"):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+    assert not (tmp_path / "out.html").exists()
+
+
+@pytest.mark.parametrize("damage", VOCABULARY_DAMAGE)
+def test_a_run_resumes_when_its_damaged_vocabulary_and_corpus_json_are_removed(run: Path, damage: str) -> None:
+    before = (run / "vocabulary.json").read_bytes()
+    VOCABULARY_DAMAGE[damage](run / "vocabulary.json")
+    for name in ("vocabulary.json", "corpus.json"):
+        (run / name).unlink(missing_ok=True)
+    Run.open(run).train()
+    assert (run / "vocabulary.json").read_bytes() == before
+
+
+def test_a_vocabulary_of_an_earlier_version_is_read(run: Path) -> None:
+    content = json.loads((run / "vocabulary.json").read_text())
+    del content["sha256"]
+    (run / "vocabulary.json").write_text(json.dumps(content))
+    opened = Run.open(run)
+    assert opened.corpus.vocabulary == opened.vocabulary == opened.model().vocabulary

@@ -157,3 +157,9 @@ assert "tensorflow" not in sys.modules
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_without_tensorboard_no_events_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    EventLog(tmp_path / "events").scalars({"loss": 1.0}, step=1)
+    assert not (tmp_path / "events").exists()

@@ -146,3 +146,77 @@ def test_a_matrix_too_large_to_be_drawn_whole_starts_with_numbers_of_the_same_di
         assert float(found.abs().max()) < 1000**-0.5
         assert float(found.std()) == pytest.approx(1000**-0.5 / 3**0.5, rel=0.01)
         assert abs(float(found.mean())) < 1e-3
+
+
+@pytest.fixture(scope="module")
+def very_large() -> tuple[nn.Linear, Sparsifier]:
+    """A layer of 1.2 billion positions, more than are ever drawn whole: its weights have been bound."""
+    torch.manual_seed(5)
+    with deferred_init():
+        layer = nn.Linear(30_000, 40_000, bias=False)
+        nn.init.normal_(layer.weight, 1.0, 0.5)
+        layer.weight.data[:10_000].mul_(3)
+        layer.weight.data[10_000:20_000].fill_(0.25)
+    return layer, Sparsifier(layer, sparsity=1 - 1e-5, rewirings=2, seed=6)
+
+
+def test_a_very_large_random_matrix_has_what_every_step_leaves(very_large: tuple[nn.Linear, Sparsifier]) -> None:
+    layer, sparsifier = very_large
+    assert layer.weight.numel() > steps.LARGEST_REPLAYED
+    (weight,) = sparsifier.weights
+    assert weight.count == 12_000
+    positions, values = weight.topology.positions, weight.start()  # type: ignore[attr-defined]
+    rows = positions // 30_000
+    scaled, constant, plain = rows < 10_000, (rows >= 10_000) & (rows < 20_000), rows >= 20_000
+    assert (values[constant] == 0.25).all()
+    assert float(values[scaled].mean()) == pytest.approx(3.0, abs=0.1)
+    assert float(values[scaled].std()) == pytest.approx(1.5, rel=0.05)
+    assert float(values[plain].mean()) == pytest.approx(1.0, abs=0.03)
+    assert float(values[plain].std()) == pytest.approx(0.5, rel=0.05)
+    assert len(values[plain].unique()) > 0.99 * int(plain.sum())
+    assert torch.equal(values, weight.start())  # type: ignore[attr-defined]
+
+
+def test_a_very_large_random_matrix_follows_the_seed() -> None:
+    def start(seed: int) -> tuple[Tensor, Tensor, Tensor]:
+        torch.manual_seed(seed)
+        with deferred_init():
+            layers = [nn.Linear(30_000, 40_000, bias=False) for _ in range(2)]
+        positions = torch.arange(0, 1_200_000_000, 1_000_003)
+        return (*(start_at(layer.weight, positions) for layer in layers), torch.rand(3))
+
+    first, again, other = start(1), start(1), start(2)
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(first, again, strict=True))
+    assert not torch.equal(first[0], first[1])
+    assert not torch.equal(first[0], other[0])
+    bound = 30_000**-0.5
+    assert float(first[0].abs().max()) <= bound
+    assert float(first[0].std()) == pytest.approx(bound / 3**0.5, rel=0.05)
+
+
+def test_a_generator_given_to_a_very_large_matrix_decides_it() -> None:
+    def start(seed: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        with deferred_init():
+            layer = nn.Linear(30_000, 40_000, bias=False)
+            state = torch.get_rng_state()
+            nn.init.normal_(layer.weight, generator=generator)
+        assert torch.equal(state, torch.get_rng_state())
+        assert not torch.equal(generator.get_state(), torch.Generator().manual_seed(seed).get_state())
+        return start_at(layer.weight, torch.arange(0, 1_200_000_000, 1_000_003))
+
+    assert torch.equal(start(1), start(1))
+    assert not torch.equal(start(1), start(2))
+
+
+@pytest.mark.parametrize("size", [9_999, 10_000, 10_001])
+def test_the_largest_matrix_that_is_replayed(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to this size a deferred matrix has the values of the dense one, and draws as many random numbers."""
+    monkeypatch.setattr(steps, "LARGEST_REPLAYED", 10_000)
+    torch.manual_seed(4)
+    dense, after = nn.init.normal_(torch.empty(1, size)).flatten(), torch.get_rng_state()
+    torch.manual_seed(4)
+    with deferred_init():
+        deferred = nn.init.normal_(torch.empty(1, size))
+    equal = torch.equal(start_at(deferred, torch.arange(size)), dense)
+    assert equal == torch.equal(after, torch.get_rng_state()) == (size <= 10_000)

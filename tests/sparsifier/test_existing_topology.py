@@ -161,6 +161,24 @@ def test_a_sparse_model_bound_as_it_is_takes_its_saved_state() -> None:
     assert second.active_weights == first.active_weights
 
 
+def test_weights_of_exactly_zero_are_counted_where_the_sparsity_says_how_many_there_were() -> None:
+    for rate, zeros in ((0.01, 10), (0.2, 200)):
+        model = nn.Linear(100, 20)
+        first = Sparsifier(model, sparsity=0.5, prune_rate=rate, schedule="constant", rewirings=4)
+        first.rewire()  # the weights that have just grown are zero
+        first.detach()
+        message = rf"{1000 - zeros} weights, {zeros} fewer than sparsity=0\.5 gives: .* exactly zero"
+        if zeros < 0.01 * 2000:
+            with pytest.warns(UserWarning, match=message):
+                second = Sparsifier(model, sparsity=0.5, topology="nonzero", rewirings=4)
+        else:
+            with pytest.raises(ValueError, match=rf"has sparsity 0\.6, not 0\.5: .*{message}"):
+                Sparsifier(model, sparsity=0.5, topology="nonzero", rewirings=4)
+            second = Sparsifier(model, topology="nonzero", rewirings=4)
+        second.load_state_dict(first.state_dict())
+        assert second.active_weights == first.active_weights
+
+
 @pytest.mark.parametrize("by", ["step", "rewiring"])
 def test_weights_loaded_outside_the_topology_are_refused(by: str) -> None:
     """They would be set to zero without a word."""

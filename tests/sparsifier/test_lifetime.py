@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from selfish_rnn import Sparsifier
-from selfish_rnn.sparsifier.hooks import _hear_steps
+from selfish_rnn.sparsifier.hooks import _hear_steps, listeners
 
 
 def test_lives_as_long_as_the_model_even_if_the_user_drops_it() -> None:
@@ -126,6 +126,47 @@ def test_detach_lets_go_and_keeps_the_zeros() -> None:
     train(model, optimizer)
     assert int(model.rnn.weight_hh_l0.count_nonzero()) == model.rnn.weight_hh_l0.numel()
     assert int(before[1].count_nonzero()) < before[1].numel()
+
+
+def test_detach_leaves_no_trace_in_the_model() -> None:
+    model, untouched = Classifier(), Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.67, rewirings=10)
+    train(model, sgd(model))
+    sparsifier.detach()
+    for module, other in zip(model.modules(), untouched.modules(), strict=True):
+        assert module.__dict__.keys() == other.__dict__.keys()
+        assert not module._load_state_dict_post_hooks
+        assert not module._forward_pre_hooks
+    file = io.BytesIO()
+    torch.save(model, file)
+    assert b"selfish_rnn" not in file.getvalue()
+    assert not any(parameter._backward_hooks for parameter in model.parameters())
+
+
+def test_one_of_two_sparsifiers_is_detached() -> None:
+    model = nn.LSTM(6, 5)
+    first = Sparsifier(model, sparsity=0.5, method="static", include="weight_ih_l0")
+    second = Sparsifier(model, sparsity=0.5, method="static", include="weight_hh_l0")
+    first.detach()
+    assert list(listeners(model)) == [second]
+    second.detach()
+    assert "_selfish_rnn_bound" not in model.__dict__
+
+
+def test_a_bound_model_saved_whole_opens_with_weights_only() -> None:
+    model = nn.Sequential(nn.Linear(8, 6))
+    model.sparsifier = Sparsifier(model, sparsity=0.5, rewirings=10)  # type: ignore[assignment]
+    model.sparsifier._hooks.listen_to_forward()  # as in a loop without an optimizer
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    with torch.serialization.safe_globals([nn.Sequential, nn.Linear]):
+        twin = torch.load(file, weights_only=True)
+    assert twin.sparsifier is None
+    assert torch.equal(twin[0].weight, model[0].weight)
+    twin(torch.ones(2, 8)).sum().backward()
+    sgd(twin).step()
+    assert int(twin[0].weight.count_nonzero()) > int(model[0].weight.count_nonzero())
 
 
 def test_the_model_may_change_its_precision_after_binding() -> None:

@@ -258,7 +258,7 @@ def test_weights_that_stay_dense_unasked_are_told_of_where_they_are_the_most() -
     def model() -> nn.Module:
         return nn.Sequential(nn.Conv1d(8, 16, 3), nn.Flatten(), nn.Linear(16, 4))
 
-    with pytest.warns(UserWarning, match=r"384 weights of the model stay dense, those of Conv1d; only 64 positions"):
+    with pytest.warns(UserWarning, match=r"384 weights of the model stay dense, those of nn\.Conv1d; only 64"):
         Sparsifier(model(), sparsity=0.5, rewirings=2)
     frozen = model()
     frozen.requires_grad_(False)[2].requires_grad_(True)
@@ -268,6 +268,31 @@ def test_weights_that_stay_dense_unasked_are_told_of_where_they_are_the_most() -
         Sparsifier(model(), sparsity=0.5, rewirings=2, include=nn.Linear)
         Sparsifier(frozen, sparsity=0.5, rewirings=2)
         Sparsifier(nn.TransformerEncoderLayer(16, 2, 64), sparsity=0.5, rewirings=2)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated:DeprecationWarning")
+def test_scripted_models_are_refused_in_words() -> None:
+    scripted = torch.jit.trace(nn.Linear(8, 6), torch.ones(2, 8))
+    for model, settings in (
+        (scripted, {}),
+        (nn.Sequential(scripted, nn.Linear(6, 2)), {"include": "0"}),
+    ):
+        with pytest.raises(
+            ValueError, match=r"a torch\.jit model, whose parameters .*: bind the nn\.Module it was made of"
+        ):
+            Sparsifier(model, sparsity=0.5, rewirings=4, **settings)  # type: ignore[arg-type]
+
+
+def test_classes_are_named_with_their_module() -> None:
+    class Conv1d(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(8, 8))
+
+    with pytest.raises(ValueError, match=r"say include=test_nothing_silent\..*Conv1d$"):
+        Sparsifier(Conv1d(), sparsity=0.5, rewirings=2)
+    with pytest.warns(UserWarning, match=r"stay dense, those of nn\.Conv1d, test_nothing_silent\..*Conv1d; only"):
+        Sparsifier(nn.Sequential(Conv1d(), nn.Conv1d(4, 4, 3), nn.Linear(2, 2)), sparsity=0.5, rewirings=2)
 
 
 @pytest.mark.slow

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterable
+
 import pytest
 import torch
 from torch import nn
-from torch.optim import Adadelta, Adagrad, AdamW, Optimizer, Rprop
+from torch.optim import SGD, Adadelta, Adagrad, AdamW, Optimizer, Rprop
 
+from selfish_rnn import Sparsifier, engine
 from selfish_rnn.optim import NTASGD, SNTASGD
 from selfish_rnn.sparsifier.optimizer_state import move_state, reset_state
 
@@ -85,6 +89,81 @@ def test_a_parameter_that_is_not_contiguous_in_memory() -> None:
     stepped(optimizer, parameter)
     reset_state(optimizer, parameter, torch.tensor([1]))
     assert (optimizer.state[parameter]["square_avg"] == 0).nonzero().tolist() == [[0, 1]]
+
+
+class Remembering(SGD):
+    """Keeps copies of the weights as Prodigy does: flat, and only every ``slice_p``-th; and statistics of rows."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], slice_p: int = 1) -> None:
+        super().__init__(parameters, lr=0.1, momentum=0.9)
+        self.slice_p = slice_p
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        super().step()
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            state.setdefault("p0", parameter.detach().flatten()[:: self.slice_p].clone())
+            state["rows"] = parameter.detach().square().sum(-1)
+
+
+def test_flat_state_is_of_single_weights() -> None:
+    parameter = nn.Parameter(torch.arange(1.0, 13.0).view(3, 4))
+    optimizer = Remembering([parameter])
+    stepped(optimizer, parameter)
+    optimizer.state[parameter]["codes"] = torch.full((3, 4), 3, dtype=torch.uint8)  # as 8-bit optimizers have them
+    before = {key: value.clone() for key, value in optimizer.state[parameter].items()}
+    with pytest.warns(UserWarning, match="keeps 'codes'"):
+        reset_state(optimizer, parameter, torch.tensor([1, 6]), kept=torch.tensor([0]))
+    after = optimizer.state[parameter]
+    assert (after["p0"] == 0).nonzero().flatten().tolist() == [1, 6]
+    assert (after["momentum_buffer"].flatten() == 0).nonzero().flatten().tolist() == [1, 6]
+    assert torch.equal(after["rows"], before["rows"])
+    assert torch.equal(after["codes"], before["codes"])
+
+
+@pytest.mark.skipif(not engine.available(), reason="the kernels are not built")
+def test_both_engines_keep_flat_state_alike() -> None:
+    results = []
+    for packed in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(12, 9, bias=False)
+        sparsifier = Sparsifier(model, sparsity=0.5, prune_rate=0.4, schedule="constant", seed=3)
+        model = engine.pack(model) if packed else model
+        optimizer = Remembering(model.parameters())
+        for _ in range(2):
+            model(torch.ones(2, 12)).square().sum().backward()
+            optimizer.step()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            sparsifier.rewire()
+        (weight,) = sparsifier.weights
+        state = optimizer.state[weight.parameter]["p0"]
+        results.append(weight.gather(state.view(weight.parameter.shape)))
+    torch.testing.assert_close(*results)
+    assert not results[0].all()  # grown weights
+
+
+def test_state_without_a_known_layout_is_named_once() -> None:
+    parameter, other = nn.Parameter(torch.ones(7, 20)), nn.Parameter(torch.ones(7, 20))
+    optimizer = Remembering([parameter, other], slice_p=11)
+    stepped(optimizer, parameter, other)
+    before = optimizer.state[parameter]["p0"].clone()
+    message = r"Remembering keeps 'p0' of shape \(13,\) for a weight of shape \(7, 20\): .*\(slice_p=1 for Prodigy"
+    with pytest.warns(UserWarning, match=message):
+        reset_state(optimizer, parameter, torch.tensor([11]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for each in (parameter, other):
+            reset_state(optimizer, each, torch.tensor([11]))
+    assert torch.equal(optimizer.state[parameter]["p0"], before)
+
+
+def test_thinned_state_of_a_packed_weight_is_named() -> None:
+    parameter = nn.Parameter(torch.ones(70))
+    optimizer = Remembering([parameter], slice_p=11)
+    stepped(optimizer, parameter)
+    with pytest.warns(UserWarning, match=r"keeps 'p0' of shape \(7,\) for a weight of shape \(70,\)"):
+        move_state(optimizer, parameter, torch.arange(70, dtype=torch.int32), torch.tensor([3]))
 
 
 def test_nothing_remembered_is_nothing_to_forget() -> None:

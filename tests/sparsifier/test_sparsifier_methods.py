@@ -213,6 +213,29 @@ def test_gmp_follows_its_schedule_and_never_grows(sparsity: float, rewirings: in
     assert sparsifier.active_weights == round((1 - sparsity) * sparsifier.total_weights)
 
 
+@pytest.mark.parametrize("rewirings", range(2, 8))
+def test_gmp_has_its_sparsity_at_the_last_evaluation_of_a_short_run(rewirings: int) -> None:
+    """A run evaluates before the rewiring that ends an epoch, so the last rewiring comes too late."""
+    model = Classifier()
+    sparsifier = Sparsifier(model, sparsity=0.8, method="gmp", rewirings=rewirings)
+    optimizer = OPTIMIZERS["adam"](model.parameters())
+    assert not sparsifier.at_target
+    for _ in range(rewirings - 1):
+        epoch(sparsifier, model, optimizer)
+    train(model, optimizer)
+    assert sparsifier.at_target
+    assert sparsifier.active_weights == round(0.2 * sparsifier.total_weights)
+    sparsifier.rewire()
+    assert sparsifier.active_weights == round(0.2 * sparsifier.total_weights)
+
+
+def test_gmp_with_one_rewiring_has_its_sparsity_after_it() -> None:
+    sparsifier = Sparsifier(Classifier(), sparsity=0.8, method="gmp", rewirings=1)
+    assert sparsifier.active_weights == sparsifier.total_weights
+    sparsifier.rewire()
+    assert sparsifier.active_weights == round(0.2 * sparsifier.total_weights)
+
+
 def test_gmp_is_settled_only_at_its_final_sparsity() -> None:
     model = Classifier()
     sparsifier = Sparsifier(model, sparsity=0.8, method="gmp", rewirings=10)

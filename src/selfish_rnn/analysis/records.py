@@ -5,19 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from safetensors import SafetensorError, safe_open
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from selfish_rnn.errors import UserError
+from selfish_rnn.errors import UserError, shown, unknown
+from selfish_rnn.experiment.explain import explain
 from selfish_rnn.experiment.model_settings import MODEL_SETTINGS
 from selfish_rnn.experiment.presets import read_config
-from selfish_rnn.files import read_json
+from selfish_rnn.files import load_tensors, read_json
+from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.topology import Topology
+from selfish_rnn.topology.gates import WHOLE
 from selfish_rnn.training.saved_weights import MASK
 
-Densities = Mapping[str, Mapping[str, float]]
+Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+Size = Annotated[int, Field(strict=True, gt=0, lt=2**63)]
+Number = Annotated[float, Field(strict=True)]
+Seconds = Annotated[float, Field(strict=True, ge=0, le=1e12)]
+Share = Annotated[float, Field(strict=True, ge=0, le=1)]
+
+
+def _with_whole(gates: Mapping[str, float]) -> Mapping[str, float]:
+    if WHOLE not in gates:
+        raise ValueError(f"it must have a density of {WHOLE!r}")
+    return gates
+
+
+Densities = Mapping[str, Annotated[Mapping[str, Share], AfterValidator(_with_whole)]]
 """Of each matrix the density of each gate; of a matrix with several gates also of ``"all"`` of it."""
 
 
@@ -25,18 +41,18 @@ Densities = Mapping[str, Mapping[str, float]]
 class EpochRecord:
     """One line of ``metrics.jsonl``."""
 
-    epoch: int
-    step: int
-    train_perplexity: float
-    valid_perplexity: float
-    seconds: float
-    averaging: bool = False
-    learning_rate: float = 0.0
-    prune_rate: float = 0.0
-    active_weights: int = 0
-    total_weights: int = 0
+    epoch: Count
+    step: Count
+    train_perplexity: Number
+    valid_perplexity: Number
+    seconds: Seconds
+    averaging: Annotated[bool, Field(strict=True)] = False
+    learning_rate: Number = 0.0
+    prune_rate: Number = 0.0
+    active_weights: Count = 0
+    total_weights: Count = 0
     density: Densities = field(default_factory=dict)
-    weights_above: Mapping[str, int] = field(default_factory=dict)
+    weights_above: Mapping[str, Count] = field(default_factory=dict)
     """Of each matrix how many weights are larger than 0.1."""
 
     @property
@@ -117,63 +133,124 @@ def read_run(path: str | Path) -> RunRecord:
     These are config.yaml and metrics.jsonl and, where they are there, corpus.json and summary.json.
     """
     folder = RunFolder.open(Path(path))
+    settings = read_config(folder.config)
+    _checked(_SETTINGS, settings, f"{folder.config}", _FROM_A_COPY)
+    corpus = read_json(folder.corpus) if folder.corpus.exists() else {}
+    _checked(_CORPUS, corpus, f"{folder.corpus}", _FROM_A_COPY)
     return RunRecord(
         name=folder.path.resolve().name,
-        settings=read_config(folder.config),
+        settings=settings,
         epochs=_epochs(folder),
-        corpus=read_json(folder.corpus) if folder.corpus.exists() else {},
+        corpus=corpus,
         summary=_summary(folder.summary),
         path=folder.path,
     )
+
+
+Kind = TypeVar("Kind")
+
+_FROM_A_COPY = "restore it from a copy"
+_OR_AGAIN = "restore it from a copy, or train the run again"
+
+
+class _Settings(BaseModel):
+    """Settings that reports and figures compute with; others may be of any version."""
+
+    corpus: str | None = None
+    epochs: Count | None = None
+    restart_at: list[Count] | None = None
+    seed: Annotated[int, Field(strict=True)] | None = None
+    train_tokens: Count | None = None
+
+
+class _Corpus(BaseModel):
+    name: str = ""
+    sha256: str = ""
+    tokens: Mapping[str, Size] = {}
+
+
+class _Summary(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    test_perplexity: Number
+    valid_perplexity: Number
+    best_epoch: Count = 0
+    peak_memory_mib: Number = 0
+    vocabulary: Annotated[Size, Field(lt=2**31)] = 1
+    density: Densities = {}
+
+
+_SETTINGS, _CORPUS, _SUMMARY = TypeAdapter(_Settings), TypeAdapter(_Corpus), TypeAdapter(_Summary)
+_EPOCH = TypeAdapter(EpochRecord)
+
+
+def _checked(kind: TypeAdapter[Kind], content: Mapping[str, Any], source: str, remedy: str) -> Kind:
+    """Return validated content; what does not fit is an error that names its source, the key and the remedy."""
+    try:
+        return kind.validate_python(content)
+    except ValidationError as error:
+        detail = error.errors(include_url=False, include_input=False)[0]
+        key = shown(".".join(map(str, detail["loc"])))[1:-1]
+        reason = detail["msg"].replace("Input should be", "it must be").removeprefix("Value error, ")
+        raise UserError(f"{source} has no valid {key} ({reason}): {remedy}") from None
 
 
 def _summary(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     summary = read_json(path)
-    missing = [key for key in ("test_perplexity", "valid_perplexity") if not _is_number(summary.get(key))]
-    if missing:
-        raise UserError(f"{path} has no number for {missing[0]}: restore it from a copy, or train the run again")
+    _checked(_SUMMARY, summary, f"{path}", _OR_AGAIN)
     return summary
 
 
 def _epochs(folder: RunFolder) -> tuple[EpochRecord, ...]:
     path, lines = folder.metrics.path, folder.metrics.read()
     if not lines and folder.summary.exists():
-        raise UserError(f"{path} has no epochs of a finished run: restore it from a copy, or train the run again")
+        raise UserError(f"{path} has no epochs of a finished run: {_OR_AGAIN}")
     if not lines:
         raise UserError(f"no epoch of {folder.path} is finished yet: {folder.resume_command}, or leave it out")
-    return tuple(_epoch(line, number, path) for number, line in enumerate(lines, start=1))
-
-
-_NUMBERS = ("epoch", "step", "train_perplexity", "valid_perplexity", "seconds")
+    epochs = tuple(_epoch(line, number, path) for number, line in enumerate(lines, start=1))
+    for number, epoch in enumerate(epochs, start=1):
+        if _gates(epoch) != _gates(epochs[-1]):
+            raise UserError(f"line {number} of {path} has a density of other matrices than the last line: {_OR_AGAIN}")
+    return epochs
 
 
 def _epoch(line: Mapping[str, Any], number: int, path: Path) -> EpochRecord:
-    missing = [key for key in _NUMBERS if not _is_number(line.get(key))]
-    if missing:
-        raise UserError(f"line {number} of {path} has no number for {missing[0]}; delete that line")
-    known = {key: line[key] for key in EpochRecord.__dataclass_fields__ if key in line}
-    return EpochRecord(**known, weights_above=line.get("weights_above_0.1", {}))
+    content = {**line, "weights_above": line.get("weights_above_0.1", {})}
+    return _checked(_EPOCH, content, f"line {number} of {path}", "delete that line")
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _gates(epoch: EpochRecord) -> dict[str, set[str]]:
+    return {name: set(gates) for name, gates in epoch.density.items()}
 
 
 def _read_topologies(folder: RunFolder, settings: Mapping[str, Any]) -> dict[str, Topology]:
-    if not folder.model.exists() or not folder.vocabulary.exists():
+    if not folder.model.exists():
         return {}
+    tensors, metadata = load_tensors(folder.model)
+    words = len(folder.read_model_vocabulary(metadata))
+    outline = _outline(folder, settings, words)
     try:
-        model = MODEL_SETTINGS[settings["model"]["name"]].model_validate(settings["model"])
-        outline = model.outline(len(folder.read_vocabulary()))
-        with safe_open(folder.model, framework="pt") as file:
-            saved = set(file.keys())
-            return {
-                each.name: Topology.from_saved(file.get_tensor(each.name + MASK), each.shape, each.gates)
-                for each in outline.sparse_matrices()
-                if each.name + MASK in saved
-            }
-    except (OSError, SafetensorError, ValueError) as error:
+        return {
+            each.name: Topology.from_saved(tensors[each.name + MASK], each.shape, each.gates)
+            for each in outline.sparse_matrices()
+            if each.name + MASK in tensors
+        }
+    except ValueError as error:
         reason = f"is damaged or does not fit config.yaml ({error})"
-        raise UserError(f"{folder.model} {reason}: restore it from a copy") from error
+        raise UserError(f"{folder.model} {reason}: {_FROM_A_COPY}") from error
+
+
+def _outline(folder: RunFolder, settings: Mapping[str, Any], words: int) -> LanguageModel:
+    """Return the model of a run on the meta device."""
+    section = settings.get("model")
+    name = section_name(section)
+    if not isinstance(section, Mapping) or name not in MODEL_SETTINGS:
+        raise UserError(f"{folder.config}: {unknown('model', name, MODEL_SETTINGS)}; {_FROM_A_COPY}")
+    try:
+        return MODEL_SETTINGS[name].model_validate(section).outline(words)
+    except UserError as error:
+        raise UserError(f"{folder.config}: model: {error}; {_FROM_A_COPY}") from None
+    except ValidationError as error:
+        raise UserError(f"{folder.config}: model.{explain(error, MODEL_SETTINGS[name])}; {_FROM_A_COPY}") from None

@@ -98,15 +98,9 @@ def generate(
     temperature: Annotated[float, typer.Option(min=0.0, help="0: the likeliest word; 1: as the model says.")] = 0.8,
     top: Annotated[int, typer.Option(min=0, help="Draw only from so many of the likeliest words; 0: from all.")] = 0,
     seed: Annotated[int | None, typer.Option(help="For the same text every time.")] = None,
-    interactive: Annotated[
-        bool, typer.Option("--interactive", "-i", help="Type prompts, and see dense and packed side by side.")
-    ] = False,
     device: DeviceOption = None,
 ) -> None:
     """Let the model of a run, or an exported one, continue a text."""
-    if interactive:
-        _play(source, prompt, device, tokens=tokens, temperature=temperature, seed=seed)
-        return
     from selfish_rnn.runs.export import load_model
     from selfish_rnn.runs.run import Run
     from selfish_rnn.training.generation import generate as continue_text
@@ -117,25 +111,6 @@ def generate(
         model = Run.open(source, device).model()
     words = model.vocabulary
     say(console, continue_text(model, words, prompt, tokens=tokens, temperature=temperature, top=top, seed=seed))
-
-
-def _play(source: Path, prompt: str, device: str | None, **options: Any) -> None:
-    from selfish_rnn.cli.playground import play
-    from selfish_rnn.engine import available
-    from selfish_rnn.runs.export import load_model
-    from selfish_rnn.runs.run import Run
-
-    if prompt or device is not None:
-        raise UserError(
-            "--interactive asks for prompts and compares the engines of the CPU: leave out --prompt, --device"
-        )
-    names = {"dense": False, **({"packed": True} if available() else {})}
-    if source.is_file():
-        models = {name: load_model(source, packed=packed) for name, packed in names.items()}
-    else:
-        engines = {name: "packed" if packed else "masked" for name, packed in names.items()}
-        models = {name: Run.open(source, "cpu", engine).model() for name, engine in engines.items()}
-    play(console, models, models["dense"].vocabulary, **options)
 
 
 app.command()(export)

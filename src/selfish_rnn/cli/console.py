@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import Any
 
@@ -10,22 +9,10 @@ from rich.console import Console
 from rich.text import Text
 
 from selfish_rnn.errors import UserError
-from selfish_rnn.text import say
-
-# All control characters but tab and line feed; and those that turn the direction of what follows.
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+from selfish_rnn.text import printable, say
 
 LONGEST_ERROR = 4000
 """Characters of an error: more is not read."""
-
-
-def printable(text: str) -> str:
-    r"""Text with every control character written out: a word may be an escape sequence, ``\x1b]52;...``.
-
-    >>> printable("the\x1b[2Jcat")
-    'the\\x1b[2Jcat'
-    """
-    return _CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
 
 
 class SafeConsole(Console):

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from selfish_rnn.experiment.configured_methods import ConfiguredMethod
 from selfish_rnn.experiment.settings import Experiment
+from selfish_rnn.runs.logs import tensorboard_installed
 from selfish_rnn.text import duration, plain_table, say
 from selfish_rnn.training.evaluation import perplexity
 from selfish_rnn.training.metrics import EpochRecord, Listener, StepReport
@@ -191,7 +192,8 @@ def show_next(console: Console, experiment: Experiment, folder: Path) -> None:
     other = "method=static   # without rewiring" if rewires else "method=selfish   # rewired"
     say(console, "What to try next:")
     say(console, f"  selfish-rnn generate {path} --prompt 'the'")
-    say(console, f"  tensorboard --logdir {path}")
+    if tensorboard_installed():
+        say(console, f"  tensorboard --logdir {path}")
     say(console, f"  selfish-rnn train --config {config} {other}")
 
 

@@ -13,8 +13,8 @@ from selfish_rnn.errors import UserError
 from selfish_rnn.text import plain_table
 
 if TYPE_CHECKING:  # torch takes a second to import, which --help should not
-    from selfish_rnn.analysis.flops import TrainingFlops
     from selfish_rnn.analysis.flops.paper import PrintedRow
+    from selfish_rnn.analysis.flops.training import TrainingFlops
     from selfish_rnn.experiment.settings import Experiment
 
 
@@ -66,8 +66,8 @@ def _is_run(word: str) -> bool:
 
 
 def _counted(word: str, assignments: list[str]) -> tuple[str, Experiment, TrainingFlops]:
-    from selfish_rnn.analysis.flops import run_flops
     from selfish_rnn.analysis.flops.paper import settings_flops
+    from selfish_rnn.analysis.flops.training import run_flops
     from selfish_rnn.experiment.presets import build_experiment, read_preset, with_assignments
     from selfish_rnn.runs.run import Run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from selfish_rnn.corpora.tokenization import EOS, TOKENIZERS, UNKNOWN
 from selfish_rnn.errors import UserError
+from selfish_rnn.files import write_atomically
 
 
 @dataclass(frozen=True)
@@ -97,12 +99,19 @@ class Vocabulary:
         """The vocabulary as a JSON object with the fields ``tokenizer`` and ``tokens``."""
         return json.dumps({"tokenizer": self.tokenizer, "tokens": self.tokens}, ensure_ascii=False)
 
+    def checksum(self) -> str:
+        """Return the SHA-256 of :meth:`to_json`."""
+        return hashlib.sha256(self.to_json().encode("utf-8", "surrogatepass")).hexdigest()
+
     @classmethod
     def from_json(cls, text: str) -> Vocabulary:
-        """The inverse of :meth:`to_json`."""
+        """Return the vocabulary in a JSON object, the inverse of :meth:`to_json`.
+
+        A field ``sha256``, which :meth:`save` adds, is compared with :meth:`checksum`.
+        """
         try:
             content = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"the vocabulary is not JSON: {error}") from error
         if not isinstance(content, dict):
             raise UserError("the vocabulary must be a JSON object with the fields tokenizer and tokens")
@@ -111,11 +120,19 @@ class Vocabulary:
             raise UserError("the field tokens of a vocabulary must be a list of strings")
         if not isinstance(tokenizer, str):
             raise UserError("the field tokenizer of a vocabulary must be a string")
-        return cls(tuple(tokens), tokenizer)
+        vocabulary = cls(tuple(tokens), tokenizer)
+        if "sha256" in content and content["sha256"] != vocabulary.checksum():
+            raise UserError("the vocabulary is damaged (its checksum does not match)")
+        return vocabulary
+
+    def save(self, path: str | Path) -> None:
+        """Write :meth:`to_json` with a checksum to a file, atomically."""
+        content = {"tokenizer": self.tokenizer, "sha256": self.checksum(), "tokens": self.tokens}
+        write_atomically(Path(path), json.dumps(content, ensure_ascii=False).encode())
 
     @classmethod
     def load(cls, path: str | Path) -> Vocabulary:
-        """Read a file that holds :meth:`to_json`."""
+        """Read a file of :meth:`save`, or one that holds :meth:`to_json`."""
         try:
             return cls.from_json(Path(path).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, UserError) as error:

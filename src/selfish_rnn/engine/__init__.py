@@ -7,7 +7,9 @@
     loss = linear_cross_entropy(lstm(inputs)[0], decoder.weight, decoder.bias, targets)
 """
 
-from selfish_rnn.engine.conversions.averaging import AveragedModel
+import torch
+
+from selfish_rnn.engine.conversions.averaging import AveragedModel, blend_
 from selfish_rnn.engine.conversions.shipping import load_packed, save_packed
 from selfish_rnn.engine.conversions.unpacking import unpack
 from selfish_rnn.engine.functional import linear_cross_entropy, output_loss
@@ -19,10 +21,18 @@ from selfish_rnn.engine.modules.cells import PackedGRUCell, PackedLSTMCell, Pack
 from selfish_rnn.engine.modules.recurrent import PackedGRU, PackedLSTM, PackedRNN
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.packing import pack
+from selfish_rnn.engine.parameters import optimizer_checks
+from selfish_rnn.engine.parameters.packed_values import is_matrix
 from selfish_rnn.engine.registry import register_packed
 
 __all__ = [
     "AveragedModel", "PackedEmbedding", "PackedGRU", "PackedGRUCell", "PackedLSTM", "PackedLSTMCell", "PackedLinear",
-    "PackedRNN", "PackedRNNCell", "PackedWeight", "QuantizedWeight", "available", "linear_cross_entropy", "load_packed",
-    "output_loss", "pack", "quantize", "register_packed", "save_packed", "unpack",
+    "PackedRNN", "PackedRNNCell", "PackedWeight", "QuantizedWeight", "available", "blend_", "is_matrix",
+    "linear_cross_entropy", "load_packed", "output_loss", "pack", "quantize", "register_packed", "save_packed",
+    "unpack",
 ]  # fmt: skip
+
+# With these a packed or int8 model that was saved whole opens with torch.load(..., weights_only=True).
+torch.serialization.add_safe_globals([PackedWeight, QuantizedWeight])
+
+del optimizer_checks  # imported for its hook

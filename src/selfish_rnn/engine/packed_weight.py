@@ -21,6 +21,8 @@ from selfish_rnn.engine.index import (
     saved_whole,
 )
 from selfish_rnn.engine.library import address
+from selfish_rnn.engine.parameters.packed_values import mark_values, plain, set_data
+from selfish_rnn.engine.parameters.read_only import read_only
 from selfish_rnn.sparsifier.optimizer_state import gather_with_fill, move_state
 from selfish_rnn.sparsifier.weights import SparseWeight, StoredWeight
 from selfish_rnn.topology import GateLayout
@@ -41,8 +43,10 @@ class PackedWeight(StoredWeight):
         weight.to_dense(), weight.to_csr()
 
     ``values`` has one number for each existing weight, in the order the kernels want them. That order changes when
-    the matrix is rewired. ``index`` (bytes) is saved, loaded and copied with the module like any buffer; it takes four
-    bytes and a fraction for each weight.
+    the matrix is rewired, and arithmetic between values of two orders is refused. ``values.is_matrix`` is true and
+    ``values.matrix_shape`` is the shape of the matrix, for code that sorts parameters by their dimensions. ``index``
+    (bytes) is saved, loaded and copied with the module like any buffer; it takes four bytes and a fraction for each
+    weight.
 
     Args:
         shape: rows and columns.
@@ -89,8 +93,28 @@ class PackedWeight(StoredWeight):
 
     def _take_index(self, index: Tensor) -> None:
         self._buffers["index"] = index
+        current = self._mark_values()
         if self._fingerprint is not None:
-            self._fingerprint = fingerprint(index)
+            self._fingerprint = current
+
+    def _mark_values(self) -> tuple[int, int] | None:
+        """Let the values carry the order that the index gives them; return the fingerprint of the index."""
+        current = fingerprint(self._buffers["index"])
+        mark_values(self._parameters.get("values"), self.shape, None if current is None else current[0])
+        return current
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        super().register_parameter(name, param)
+        self._mark_values()
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> PackedWeight:
+        applied: PackedWeight = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._mark_values()
+        return applied
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._mark_values()
 
     def sparse_weight(self, name: str, gates: GateLayout) -> SparseWeight:
         from selfish_rnn.engine.packed_sparse_weight import PackedSparseWeight  # which is made of this class
@@ -141,6 +165,18 @@ class PackedWeight(StoredWeight):
         return positions, places
 
     @property
+    def data(self) -> Tensor:
+        """Dense, read-only copy of the matrix, for code that reads ``module.weight.data``."""
+        return read_only(self.to_dense())
+
+    @data.setter
+    def data(self, matrix: Tensor) -> None:
+        raise TypeError(
+            "`data` of a packed weight cannot be set: weight.assign(positions, values) takes other weights, "
+            "load_state_dict a saved state"
+        )
+
+    @property
     def count(self) -> int:
         """How many weights exist."""
         return len(self.values)
@@ -180,6 +216,30 @@ class PackedWeight(StoredWeight):
         index, order = build_index(positions, self.shape, self.gate_rows)
         self._take_index(index)
         self._replace_values(values.to(torch.float32)[order])
+        self.values.grad = None
+
+    @torch.no_grad()
+    def follow(self, other: PackedWeight, fresh: Tensor) -> None:
+        """Take on the topology of another weight of the same shape.
+
+        Values stay where both have a weight. Where only ``other`` has one, the value comes from ``fresh``, which has
+        the order of ``other.values``.
+        """
+        if torch.equal(self.index, other.index):
+            return
+        if (self.shape, self.gate_rows) != (other.shape, other.gate_rows):
+            raise ValueError(
+                f"a packed weight of {self.shape} with gates of {self.gate_rows} rows cannot follow one of "
+                f"{other.shape} with gates of {other.gate_rows} rows"
+            )
+        before, places_before = self.sorted()
+        positions, places = other.sorted()
+        ranks = torch.searchsorted(before, positions).clamp_(max=max(len(before) - 1, 0))
+        common = before[ranks] == positions if len(before) else torch.zeros(len(positions), dtype=torch.bool)
+        values = plain(fresh.detach()).clone()
+        values[places[common]] = plain(self.values)[places_before[ranks[common]]]
+        self._take_index(other.index.clone())
+        self._replace_values(values)
         self.values.grad = None
 
     @torch.no_grad()
@@ -225,8 +285,8 @@ class PackedWeight(StoredWeight):
             self.values.copy_(values)
             return
         # Only with the dtype does torch drop what accumulates the gradient, which expects the old number of values.
-        self.values.data = torch.empty(0, dtype=torch.float64)
-        self.values.data = values
+        set_data(self.values, torch.empty(0, dtype=torch.float64))
+        set_data(self.values, values)
         torch.autograd.graph.increment_version(self.values)
 
     # Copies and state
@@ -260,6 +320,8 @@ class PackedWeight(StoredWeight):
         if self._fingerprint is not None:
             self._refuse_overwritten(self.index)
         super()._save_to_state_dict(destination, prefix, keep_vars)
+        if not keep_vars:
+            destination[prefix + "values"] = plain(destination[prefix + "values"])
 
     def _load_from_state_dict(
         self,
@@ -289,6 +351,7 @@ class PackedWeight(StoredWeight):
                 self._buffers["index"] = held.new_empty(len(index))
             if values.shape != self.values.shape:
                 self._replace_values(self.values.new_zeros(len(values)))
+            mark_values(self.values, self.shape, None)  # what is copied into them comes with its index
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )

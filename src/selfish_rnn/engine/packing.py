@@ -65,6 +65,11 @@ def pack(model: Model, *, strict: bool = False) -> Model:
     return packed
 
 
+def modules_left(model: nn.Module) -> str:
+    """List the modules of a model that have sparse weights and are not packed, each with the reason."""
+    return _lines(_Packing(model).left(model))
+
+
 def _lines(reasons: Mapping[str, str]) -> str:
     return "\n".join(f"  {name or '(the model itself)'}: {reason}" for name, reason in reasons.items())
 

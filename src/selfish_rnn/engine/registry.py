@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
+import torch
 from torch import nn
 
 from selfish_rnn.engine.packed_weight import PackedWeight
+from selfish_rnn.sparsifier.hooks import ATTRIBUTE as _BOUND
 from selfish_rnn.sparsifier.registry import same_gates
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -30,16 +34,22 @@ _HOOKS = (
     "_is_full_backward_hook",
 )
 
+_DENSE_FORM = "_dense_form"
+"""Attribute of a packed module: the class it had, where that is a subclass, and the names of attributes it keeps."""
+
 _counterparts: dict[type[nn.Module], _Counterpart] = {}
+_stands_for: dict[type[nn.Module], type[nn.Module]] = {}
 
 
 def register_packed(
     dense: type[nn.Module],
-    packed: type[nn.Module],
+    packed: type[nn.Module] | None = None,
     obstacle: Callable[[Any], str | None] = lambda _: None,
     quantized: type[nn.Module] | None = None,
+    *,
+    like: type[nn.Module] | None = None,
 ) -> None:
-    """Teach :func:`~selfish_rnn.engine.pack` the packed counterpart of your own cell.
+    """Register the packed counterpart of your own cell for :func:`~selfish_rnn.engine.pack`.
 
     The weights that :func:`~selfish_rnn.register_cell` names become :class:`~selfish_rnn.engine.PackedWeight` modules
     of the same names; everything else stays. So the counterpart is a subclass that overrides ``forward``:
@@ -51,69 +61,193 @@ def register_packed(
 
     A counterpart that is not a subclass has a class method ``from_dense(module, **weights)`` that makes it and
     a method ``to_dense()`` that makes the other again.
-    ``obstacle`` says what an instance has that the packed one has not, if anything. Only instances of the very class
-    are packed: a subclass may compute something else. ``quantized`` is a subclass of the packed one that it becomes in
-    :func:`~selfish_rnn.engine.quantize`; without, the packed one works with int8 weights as it is.
+
+    Subclasses of known classes are packed without registration if they override no method that takes part in the
+    computation. A subclass that overrides ``forward`` harmlessly, to check its input for example, is registered with
+    ``like``. It is then packed as that class is, so its own ``forward`` no longer runs, and ``unpack`` restores it:
+
+    >>> class Mine(nn.LSTM):
+    ...     def forward(self, inputs, state=None):
+    ...         assert inputs.isfinite().all()
+    ...         return super().forward(inputs, state)
+    >>> register_packed(Mine, like=nn.LSTM)
+
+    Args:
+        dense: class whose instances are packed.
+        packed: class that takes its place.
+        obstacle: returns what an instance has that the packed class lacks, or None.
+        quantized: subclass of ``packed`` that takes its place in :func:`~selfish_rnn.engine.quantize`; without it the
+            packed class works with int8 weights.
+        like: known class that ``dense`` is a subclass of, in place of the other arguments.
     """
+    if (packed is None) == (like is None):
+        raise TypeError("register_packed takes either a packed class or like=, a class that is packed already")
+    if like is not None:
+        if like not in _counterparts or not issubclass(dense, like):
+            raise TypeError(
+                f"like={class_name(like)} must be a class with a packed counterpart that {class_name(dense)} is a "
+                "subclass of"
+            )
+        _counterparts[dense] = _counterparts[like]
+        return
+    assert packed is not None
     if not (issubclass(packed, dense) or (hasattr(packed, "from_dense") and hasattr(packed, "to_dense"))):
         raise TypeError(
-            f"{packed.__name__} is neither a subclass of {dense.__name__} nor does it have from_dense and to_dense"
+            f"{class_name(packed)} is neither a subclass of {class_name(dense)} nor does it have from_dense and "
+            "to_dense"
         )
     if quantized is None:
         quantized = packed
     elif not issubclass(quantized, packed):
-        raise TypeError(f"{quantized.__name__} is no subclass of {packed.__name__}, which is to become it")
+        raise TypeError(f"{class_name(quantized)} is no subclass of {class_name(packed)}, which is to become it")
     _counterparts[dense] = _Counterpart(packed, obstacle, quantized)
+    _stands_for[packed] = dense
     for kind in (packed, quantized):
         same_gates(kind, dense)
+        if kind.__module__.partition(".")[0] == __package__.partition(".")[0]:
+            torch.serialization.add_safe_globals([kind])
+
+
+def class_name(kind: type) -> str:
+    """Return the full name of a class: ``torch.nn.LSTM``, ``package.module.LSTM``."""
+    room = "torch.nn" if getattr(nn, kind.__name__, None) is kind else kind.__module__
+    return f"{room}.{kind.__qualname__}"
 
 
 def obstacle(module: nn.Module) -> str | None:
-    """Why a module has no packed counterpart; nothing if it has one."""
-    kind = type(module)
-    if kind in _counterparts:
-        if "forward" in module.__dict__:
-            return "its forward was replaced by another function"
-        return _counterparts[kind].obstacle(module)
-    for base in kind.__mro__:
-        if base in _counterparts:
-            return (
-                f"{kind.__name__} is a subclass of {base.__name__} and may compute something else: register_packed "
-                "says what takes its place"
-            )
-    return f"{kind.__name__} has no packed counterpart"
+    """Return why a module has no packed counterpart, or None if it has one."""
+    kind: Any = type(module)
+    base: Any = _registered(kind)
+    if base is None:
+        return f"{class_name(kind)} has no packed counterpart"
+    if "forward" in module.__dict__:
+        return "its forward was replaced by another function"
+    overridden = _overridden(kind, base)
+    if overridden:
+        return (
+            f"{class_name(kind)} is a subclass of {class_name(base)}, overrides {', '.join(overridden)} and may "
+            f"compute something else: register_packed({kind.__name__}, like={class_name(base)}) packs it as that "
+            f"class, register_packed({kind.__name__}, ...) as one of your own"
+        )
+    packed = _counterparts[base].packed
+    hidden = [name for name in _attributes(module, packed) if hasattr(packed, name)]
+    if hidden:
+        return f"its attributes {', '.join(hidden)} would hide those of {class_name(packed)}: rename them"
+    return _counterparts[base].obstacle(module)
+
+
+def _registered(kind: type[nn.Module]) -> type[nn.Module] | None:
+    """Return the class itself or the nearest base that has a packed counterpart."""
+    return next((each for each in kind.__mro__ if each in _counterparts), None)
+
+
+_HARMLESS = frozenset(
+    {
+        *("__annotate_func__", "__annotations__", "__annotations_cache__", "__constants__", "__doc__", "__dict__"),
+        *("__firstlineno__", "__init__", "__init_subclass__", "__module__", "__orig_bases__", "__parameters__"),
+        *("__repr__", "__static_attributes__", "__subclasshook__", "__weakref__", "_get_name", "_reset_parameters"),
+        *("extra_repr", "flatten_parameters", "from_pretrained", "reset_parameters"),
+    }
+)
+"""Names that a subclass may define without a change to what its instances compute once they are made."""
+
+
+@functools.cache
+def _overridden(kind: Any, base: Any) -> list[str]:
+    """Return what a subclass has in place of attributes of a base that may take part in the computation."""
+    fixed, absent = inspect.getattr_static, object()
+    names = {name for name in dir(base) if fixed(kind, name, absent) is not fixed(base, name, absent)}
+    # A property may stand in the place of what an instance of the base has, its weight for example.
+    names |= {name for name in _instance_names(base) if isinstance(fixed(kind, name, None), property)}
+    return sorted(names - _HARMLESS)
+
+
+@functools.cache
+def _instance_names(kind: Any) -> frozenset[str]:
+    """Return the names of what instances of the nearest class of torch have."""
+    ours = next((each for each in kind.__mro__ if each.__module__.startswith("torch.nn.modules")), nn.Module)
+    if ours is nn.Module:
+        return frozenset(vars(nn.Module()))
+    with torch.device("meta"):
+        instance: Any = ours(1, 1)
+    return frozenset({*vars(instance), *instance._parameters})
+
+
+def _attributes(module: nn.Module, packed: Any) -> list[str]:
+    """Return the names of the attributes of an instance that its packed counterpart takes over as they are."""
+    kind: Any = type(module)
+    if not hasattr(packed, "from_dense") or kind is getattr(packed, "kind", None):
+        return []
+    return [name for name in vars(module) if name not in _instance_names(kind) and name != _BOUND]
 
 
 def counterpart(module: nn.Module, weights: Mapping[str, PackedWeight]) -> nn.Module:
-    """What takes the place of a module, with these weights in place of the parameters of their names."""
-    packed: Any = _counterparts[type(module)].packed
+    """Return what takes the place of a module, with these weights in place of the parameters of their names."""
+    base = _registered(type(module))
+    assert base is not None
+    packed: Any = _counterparts[base].packed
     if hasattr(packed, "from_dense"):
         made: nn.Module = packed.from_dense(module, **weights)
         carry_hooks(module, made)
-        return made
-    swapped: nn.Module = packed.__new__(packed)
-    swapped.__dict__.update(module.__dict__)
-    swapped._parameters = {name: value for name, value in module._parameters.items() if name not in weights}
-    swapped._buffers, swapped._modules = dict(module._buffers), {**module._modules, **weights}
-    return swapped
+        attributes = _attributes(module, packed)
+        _carry(module, made, attributes, skip=weights)
+    else:
+        made, attributes = packed.__new__(packed), []
+        made.__dict__.update(module.__dict__)
+        made._parameters = {name: value for name, value in module._parameters.items() if name not in weights}
+        made._buffers, made._modules = dict(module._buffers), {**module._modules, **weights}
+    if attributes or type(module) is not _stands_for[packed]:
+        made.__dict__[_DENSE_FORM] = (type(module), tuple(attributes))
+    return made
 
 
 def original(module: nn.Module, matrices: Mapping[str, nn.Parameter]) -> nn.Module:
     """Undo :func:`counterpart`, with these parameters in place of the packed weights of their names."""
     packed: Any = module
+    kind, attributes = module.__dict__.get(_DENSE_FORM, (None, ()))
     if hasattr(packed, "to_dense"):
         made: nn.Module = packed.to_dense()
         for name, parameter in {**module._parameters, **matrices}.items():
             if parameter is not None:
                 setattr(made, name, parameter)
         carry_hooks(module, made)
+        _carry(module, made, attributes, skip=matrices)
+        if kind is not None:
+            made.__class__ = kind
         return made
-    kind = next(dense for dense, counterpart in _counterparts.items() if counterpart.packed is type(module))
+    kind = kind or _stands_for[type(module)]
     swapped: nn.Module = kind.__new__(kind)
     swapped.__dict__.update(module.__dict__)
+    swapped.__dict__.pop(_DENSE_FORM, None)
     swapped._parameters, swapped._buffers = {**module._parameters, **matrices}, dict(module._buffers)
     swapped._modules = {name: child for name, child in module._modules.items() if name not in matrices}
     return swapped
+
+
+def _carry(before: nn.Module, after: nn.Module, attributes: Sequence[str], skip: Collection[str]) -> None:
+    """Take over what a subclass has beyond its base: attributes, modules, buffers and parameters."""
+    after.__dict__.update({name: before.__dict__[name] for name in attributes if name in before.__dict__})
+    for kind in ("_modules", "_buffers", "_parameters"):
+        own = getattr(after, kind)
+        own.update({name: each for name, each in getattr(before, kind).items() if name not in own and name not in skip})
+    after._non_persistent_buffers_set |= before._non_persistent_buffers_set
+
+
+class StandIn(nn.Module):
+    """A packed module, which may have the place of an instance of a subclass and then offers its other methods."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            kind, _ = self.__dict__.get(_DENSE_FORM, (None, ()))
+            for each in () if kind is None else kind.__mro__:
+                if each in _counterparts and each is not kind:
+                    break
+                if name in vars(each):
+                    attribute = vars(each)[name]
+                    return attribute.__get__(self, kind) if hasattr(attribute, "__get__") else attribute
+            raise
 
 
 def carry_hooks(before: nn.Module, after: nn.Module) -> None:

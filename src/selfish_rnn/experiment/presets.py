@@ -22,6 +22,12 @@ _LONGEST = 2**20
 _DEEPEST = 20
 """Lists in lists, or sections in sections; settings have three."""
 
+_MOST_REPEATED = 10_000
+"""Values that the aliases of a file stand for together."""
+
+_MOST_BITS = 128
+"""Bits of a whole number; seeds have 64."""
+
 NAMED_SECTIONS = ("model", "method", "optimizer")
 """Sections whose ``name`` decides which other keys they have."""
 
@@ -32,14 +38,43 @@ class _Loader(yaml.SafeLoader):
     """YAML as settings are written in it: every key once, and nothing deep."""
 
     depth = 0
+    nodes = 0
+    """Nodes composed so far, those behind aliases counted at every use."""
+    repeated = 0
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self.sizes: dict[Any, int] = {}
+        """Nodes inside each complete node."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         self.depth += 1
         if self.depth > _DEEPEST:
             raise yaml.YAMLError(f"it is nested more than {_DEEPEST} deep")
+        before, is_alias = self.nodes, self.check_event(yaml.AliasEvent)
         node = super().compose_node(parent, index)
+        if is_alias:
+            self._repeat(node)
+        else:
+            self.nodes += 1
+            self.sizes[node] = self.nodes - before
         self.depth -= 1
         return node
+
+    def _repeat(self, node: Any) -> None:
+        """Count an alias as the nodes it stands for: aliases of aliases grow beyond any memory."""
+        if node not in self.sizes:
+            raise yaml.YAMLError("an alias stands for a section that contains it")
+        self.nodes += self.sizes[node]
+        self.repeated += self.sizes[node]
+        if self.repeated > _MOST_REPEATED:
+            raise yaml.YAMLError(f"its aliases stand for more than {_MOST_REPEATED} values")
+
+    def construct_yaml_int(self, node: Any) -> int:
+        number: int = super().construct_yaml_int(node)
+        if abs(number) >= 2**_MOST_BITS:
+            raise yaml.YAMLError(f"it has a number of more than {_MOST_BITS} bits")
+        return number
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         keys: set[Any] = set()
@@ -52,6 +87,9 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, str):
                 keys.add(key)
         return super().construct_mapping(node, deep)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def parse(text: str) -> Any:

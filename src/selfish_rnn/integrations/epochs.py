@@ -33,6 +33,7 @@ class SparseEpochs:
         self._model: nn.Module | None = None
         self._collecting = contextlib.ExitStack()
         self._averaged = contextlib.ExitStack()
+        self._awaited = contextlib.ExitStack()
 
     def bind(self, model: nn.Module, epochs: int | None) -> None:
         """Make a model sparse, unless it is already, for so many epochs; ``None`` if nobody knows how many."""
@@ -46,6 +47,45 @@ class SparseEpochs:
             raise ValueError(
                 f"a {type(model).__name__} alone is replaced when it is packed: make it a part of a module"
             )
+
+    def bind_when_loaded(self, model: nn.Module) -> None:
+        """Make a model sparse as soon as a ``state_dict`` is loaded into it, for an evaluation in a new process.
+
+        Packed weights have to be in their place before they can be loaded. Without a ``state_dict`` there is no
+        topology, and the model stays as it is.
+        """
+        self.stop_waiting()
+
+        def bind(module: nn.Module, *_: Any) -> None:
+            self.bind(module, 1)
+
+        handle = model.register_load_state_dict_pre_hook(bind)  # type: ignore[no-untyped-call]
+        self._awaited.callback(handle.remove)
+
+    def stop_waiting(self) -> None:
+        """Undo :meth:`bind_when_loaded`; a model that was bound stays bound."""
+        self._awaited.close()
+
+    def begin_training(self, epochs: int | None, finished: int) -> None:
+        """Start the schedule of a training of ``epochs`` epochs, of which ``finished`` are finished.
+
+        A second training with the same model rewires from the full prune rate again. A method that prunes goes on from
+        the sparsity it has reached.
+        """
+        if self.sparsifier.method.prunes:
+            return
+        if finished == 0:
+            self.sparsifier.rewirings_done = self.sparsifier.steps_done = 0
+        if epochs is not None and not {"rewirings", "rewire_every"} & self._settings.keys():
+            self.sparsifier.rewirings = epochs
+
+    def load(self, state: Mapping[str, Any], *, training: bool) -> None:
+        """Load the state of the sparsifier; outside of a training its number of rewirings is the saved one."""
+        if not training:
+            if self._model is None:  # nothing was loaded into the model
+                return
+            self.sparsifier.rewirings = state["rewirings"]
+        self.sparsifier.load_state_dict(state)
 
     def begin_epoch(self, finished: int, optimizers: Iterable[Any]) -> None:
         """Rewire, if ``finished`` epochs are finished and this has not been done after the last of them."""

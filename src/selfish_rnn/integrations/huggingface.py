@@ -26,7 +26,8 @@ class SelfishTrainerCallback(TrainerCallback, ExportableState):
         print(callback.sparsifier.summary())
 
     The topology goes into ``trainer_state.json`` of every checkpoint, and ``trainer.train(resume_from_checkpoint=...)``
-    goes on with it. With :class:`~selfish_rnn.SNTASGD` and ``eval_strategy="epoch"`` evaluations see the averages.
+    goes on with it. Another ``train`` with the same model starts the schedule again, for its number of epochs. With
+    :class:`~selfish_rnn.SNTASGD` and ``eval_strategy="epoch"`` evaluations see the averages.
 
     Args:
         engine: ``"masked"``, or ``"packed"`` to store and multiply existing weights only. Packed models are made in the
@@ -50,6 +51,7 @@ class SelfishTrainerCallback(TrainerCallback, ExportableState):
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **given: Any) -> None:
         self.on_init_end(args, state, control, **given)  # unless that was before the callback was added
+        self._epochs.begin_training(math.ceil(args.num_train_epochs), state.global_step)
         self._steps_per_epoch = math.ceil(len(given["train_dataloader"]) / args.gradient_accumulation_steps)
         if state.global_step:
             saved = state.stateful_callbacks.get(type(self).__name__)

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import StochasticWeightAveraging, WeightAveraging
 
 from selfish_rnn.integrations.epochs import Engine, SparseEpochs, averaging, observed
 from selfish_rnn.sparsifier import Sparsifier
+
+WEIGHT_AVERAGING = {"StochasticWeightAveraging", "WeightAveraging"}
+"""Callbacks that average parameters, in both packages of Lightning, and the bases of others."""
 
 
 class SelfishCallback(Callback):
@@ -24,7 +26,10 @@ class SelfishCallback(Callback):
         print(callback.sparsifier.summary())
 
     The topology goes into Lightning's checkpoints, and ``trainer.fit(..., ckpt_path=...)`` goes on bit-identically.
-    With :class:`~selfish_rnn.SNTASGD` validations and tests see the averages.
+    ``trainer.test(module, ..., ckpt_path=...)``, ``validate`` and ``predict`` read them in a new process, too; a packed
+    checkpoint needs the callback there. Another ``fit`` with the same module starts the schedule again, for the epochs
+    of its trainer. With :class:`~selfish_rnn.SNTASGD` validations and tests see the averages while its optimizer is
+    there, which is in the process that trained.
 
     Args:
         engine: ``"masked"``, or ``"packed"`` to store and multiply existing weights only.
@@ -38,22 +43,31 @@ class SelfishCallback(Callback):
         self._epochs = SparseEpochs(engine, settings)
         self._packed = engine == "packed"
         self._monitor = monitor
+        self._training = True
 
     @property
     def sparsifier(self) -> Sparsifier:
-        """Bound to the module since ``fit`` began."""
+        """Bound to the module since ``fit`` began, or a checkpoint was loaded."""
         return self._epochs.sparsifier
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         if stage != "fit":
+            self._epochs.bind_when_loaded(pl_module)
             return
-        averages = [each for each in trainer.callbacks if isinstance(each, StochasticWeightAveraging | WeightAveraging)]
+        averages = [
+            each for each in trainer.callbacks if WEIGHT_AVERAGING & {base.__name__ for base in type(each).__mro__}
+        ]
         if averages and self._packed:
             raise ValueError(
                 f"{type(averages[0]).__name__} would average packed weights of different positions: use "
                 'engine="masked", or the optimizer selfish_rnn.SNTASGD, which averages every weight since it grew'
             )
-        self._epochs.bind(pl_module, None if trainer.max_epochs in (None, -1) else trainer.max_epochs)
+        epochs = None if trainer.max_epochs in (None, -1) else trainer.max_epochs
+        self._epochs.bind(pl_module, epochs)
+        self._epochs.begin_training(epochs, trainer.current_epoch)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        self._epochs.stop_waiting()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._monitor is None and any(not each.averaging for each in averaging(trainer.optimizers)):
@@ -97,8 +111,19 @@ class SelfishCallback(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._epochs.end()
 
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self._training = trainer.state.fn == "fit"
+        groups = [each["param_groups"][0] for each in checkpoint.get("optimizer_states", ()) if each["param_groups"]]
+        if not self._training and any(group.get("trigger", {}).get("fired") for group in groups):
+            warnings.warn(
+                f"{trainer.state.fn.value} sees the raw weights of the checkpoint, not the averages of its optimizer: "
+                "evaluate in the process that trained, or load the state of the optimizer and evaluate inside its "
+                "averaged()",
+                stacklevel=2,
+            )
+
     def state_dict(self) -> dict[str, Any]:
         return {"sparsifier": self.sparsifier.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.sparsifier.load_state_dict(state_dict["sparsifier"])
+        self._epochs.load(state_dict["sparsifier"], training=self._training)

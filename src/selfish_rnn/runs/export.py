@@ -25,6 +25,7 @@ from selfish_rnn.files import ForeignFileError, load_tensors, save_tensors
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.checkpoints import WRONG_CONTENT
 from selfish_rnn.runs.run import Run
+from selfish_rnn.topology.topology import SAVED_TYPES
 from selfish_rnn.training.evaluation import EvaluationSettings
 from selfish_rnn.training.saved_weights import restore
 
@@ -153,9 +154,10 @@ class ExportedModel:
             shapes = _shapes(self.settings.outline(len(self.vocabulary)))
             tensors = shipping.float_tensors(tensors, shapes, str(self.path))
         for name, tensor in tensors.items():
-            wanted = torch.uint8 if name.endswith(shipping.MASK) else torch.float32
-            if tensor.dtype != wanted:
-                raise UserError(f"{self.path} is damaged: {name} is {tensor.dtype}, not {wanted}")
+            expected = SAVED_TYPES if name.endswith(shipping.MASK) else (torch.float32,)
+            if tensor.dtype not in expected:
+                names = " or ".join(map(str, expected))
+                raise UserError(f"{self.path} is damaged: {name} is {tensor.dtype}, not {names}")
         model = restore(lambda: self.settings.build(len(self.vocabulary)), tensors, str(self.path), packed=packed)
         if arithmetic == "int8":
             shipping.put_int8(model, self.tensors, str(self.path))

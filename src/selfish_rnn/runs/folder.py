@@ -123,7 +123,7 @@ class RunFolder:
 
     def write_corpus(self, corpus: Corpus) -> None:
         """Keep the words of a corpus, and what tells it from others."""
-        write_atomically(self.vocabulary, corpus.vocabulary.to_json().encode())
+        corpus.vocabulary.save(self.vocabulary)
         tokens = {split: len(getattr(corpus, split)) for split in ("train", "valid", "test")}
         write_json(self.corpus, {"name": corpus.name, "tokens": tokens, "sha256": corpus.checksum()})
 
@@ -149,18 +149,37 @@ class RunFolder:
                 f"the corpus {corpus.name} is no longer the one that {self.corpus} tells of: restore its files, or "
                 "start a new run"
             )
+        if self.read_vocabulary() != corpus.vocabulary:
+            raise UserError(
+                f"{self.vocabulary} has other words than the corpus {corpus.name}, which the run was started with: "
+                f"{self._vocabulary_remedy}"
+            )
+
+    @property
+    def _vocabulary_remedy(self) -> str:
+        return (
+            f"restore it from a copy, or remove it and {self.corpus.name} and write both again from the corpus with "
+            f"`{self.resume_command}`"
+        )
 
     def read_vocabulary(self) -> Vocabulary:
+        """Return the words of the run; a missing or damaged file is an error that names the remedy."""
         if not self.vocabulary.exists():
-            raise UserError(f"{self.vocabulary} is missing: restore it, or continue with `{self.resume_command}`")
-        return Vocabulary.load(self.vocabulary)
+            raise UserError(f"{self.vocabulary} is missing: {self._vocabulary_remedy}")
+        try:
+            return Vocabulary.load(self.vocabulary)
+        except UserError as error:
+            raise UserError(f"{error}: {self._vocabulary_remedy}") from error
 
     def average(self, name: str) -> Path:
         """Return the file of the best model of an additional average."""
         return self.averages / f"{name}.safetensors"
 
     def read_model(self, run: str, average: str | None = None) -> dict[str, Tensor]:
-        """The weights of the best model so far, or of an average, if they are those of the run of this identity."""
+        """Return the weights of the best model so far, or of the best model of an additional average.
+
+        Weights of a run with another identity, or trained with other words than ``vocabulary.json`` has, are refused.
+        """
         path = self.model if average is None else self.average(average)
         if not path.exists() and not self.metrics.read():
             raise UserError(f"no epoch is finished yet: {self.resume_command}")
@@ -170,4 +189,14 @@ class RunFolder:
                 f"{path} is the model of another run, of other settings than {self.config} has: restore it, or "
                 f"continue with `{self.resume_command}`"
             )
+        self.read_model_vocabulary(metadata)
         return tensors
+
+    def read_model_vocabulary(self, metadata: Mapping[str, str]) -> Vocabulary:
+        """Return the words of the best model; words that differ from those in its metadata are refused."""
+        vocabulary = self.read_vocabulary()
+        if metadata.get("vocabulary") not in (None, vocabulary.checksum()):  # earlier versions wrote none
+            raise UserError(
+                f"{self.vocabulary} has other words than {self.model} was trained with: {self._vocabulary_remedy}"
+            )
+        return vocabulary

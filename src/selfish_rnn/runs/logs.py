@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import io
 import json
 import math
@@ -94,11 +95,11 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     """Return the record of a whole line, or None where there is none."""
     try:
         record = json.loads(line)
+        # Without its end a line was still being written, and the next record would be glued to it.
+        whole = line.endswith(b"\n") and isinstance(record, dict)
+        return _converted(record, _as_number) if whole else None
     except (ValueError, RecursionError):
         return None
-    # Without its end a line was still being written, and the next record would be glued to it.
-    whole = line.endswith(b"\n") and isinstance(record, dict)
-    return _converted(record, _as_number) if whole else None
 
 
 def _belongs(line: bytes, step: int) -> bool:
@@ -109,8 +110,13 @@ def _belongs(line: bytes, step: int) -> bool:
     return not (isinstance(at, (int, float)) and at > step)
 
 
+def tensorboard_installed() -> bool:
+    """Return whether TensorBoard events can be written; the extra ``tensorboard`` installs what they need."""
+    return importlib.util.find_spec("tensorboard") is not None
+
+
 class EventLog:
-    """Scalars as TensorBoard events.
+    """Scalars as TensorBoard events; without TensorBoard nothing is written.
 
     The records are made with TensorBoard's own classes but written here and at once: ``SummaryWriter`` writes from
     a thread, which on a full disk prints a traceback and, at the end of a run, loses the error; and it imports
@@ -132,6 +138,8 @@ class EventLog:
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Add the value of each name at ``step``."""
+        if not tensorboard_installed():
+            return
         # Imported here because only runs that train need TensorBoard's protocol buffers.
         summary_module = importlib.import_module("tensorboard.compat.proto.summary_pb2")
         if self._path is None:

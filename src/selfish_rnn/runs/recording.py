@@ -112,7 +112,12 @@ class RunRecorder(PauseKeeper):
         self._save_model(self.folder.average(name), trainer, trainer.averages.best[name].epoch)
 
     def _save_model(self, path: Path, trainer: Trainer, epoch: int) -> None:
-        save_tensors(path, trainer.weights(), {"epoch": str(epoch), "run": identity(trainer.experiment)})
+        metadata = {
+            "epoch": str(epoch),
+            "run": identity(trainer.experiment),
+            "vocabulary": trainer.corpus.vocabulary.checksum(),
+        }
+        save_tensors(path, trainer.weights(), metadata)
 
     def on_epoch(self, record: EpochRecord) -> None:
         self.folder.metrics.append(record.metrics())

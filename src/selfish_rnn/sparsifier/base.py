@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
@@ -76,7 +77,10 @@ class SparseTraining(HookListener, abc.ABC):
             )
 
     def detach(self) -> None:
-        """Let go of the model: weights, gradients and optimizers are no longer touched, and stay as they are."""
+        """Let go of the model: weights, gradients and optimizers are no longer touched, and stay as they are.
+
+        No hook or attribute of this package stays in its modules.
+        """
         self._hooks.release()
 
     @property
@@ -151,6 +155,9 @@ class SparseTraining(HookListener, abc.ABC):
 
 def _left_out() -> None:
     """What comes out of a pickle in the place of a sparsifier."""
+
+
+torch.serialization.add_safe_globals([_left_out])
 
 
 def refuse_missing(state: Mapping[str, Any], keys: Sequence[str], what: str) -> None:

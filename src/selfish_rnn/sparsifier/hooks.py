@@ -8,8 +8,14 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.hooks import RemovableHandle
 
 from selfish_rnn.sparsifier.weights import StoredWeight
 
@@ -25,11 +31,19 @@ class HookListener:
         """The parameters it listens to."""
         raise NotImplementedError
 
-    def on_gradient(self, index: int, gradient: Tensor) -> None:
-        """A backward pass has computed the gradient of a parameter; it is not yet added to ``.grad``."""
+    def on_gradient(self, index: int, gradient: Tensor) -> Tensor | None:
+        """Process the gradient of a parameter before autograd returns it or adds it to ``.grad``.
 
-    def on_accumulated(self, index: int) -> None:
-        """The gradient of a parameter has been added to its ``.grad``."""
+        Returns:
+            The gradient to use instead, or None to use this one.
+        """
+        return None
+
+    def on_forward(self) -> None:
+        """Run before a forward pass of the model; see :meth:`Hooks.listen_to_forward`."""
+
+    def before_step(self) -> None:
+        """Run before a step of an optimizer that holds some of the parameters."""
 
     def on_step(self, optimizer: Optimizer, held: Sequence[int]) -> None:
         """An optimizer that holds some of the parameters, ``held``, has made a step."""
@@ -52,14 +66,14 @@ class Hooks:
         reference = weakref.ref(listener)
         self._listener = reference
         self._before = None if before is None or before is model else weakref.ref(before)
+        self._model = weakref.ref(model)
+        self._forward: RemovableHandle | None = None
         self._owners: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         handles: list[Any] = []
         for index, parameter in enumerate(listener.hooked_parameters):
             frozen = not parameter.requires_grad
             parameter.requires_grad_(True)  # a frozen one takes no hooks, and may be thawed later
-            computed, accumulated = (functools.partial(hook, reference, index) for hook in (_computed, _accumulated))
-            handles.append(parameter.register_hook(computed))  # type: ignore[no-untyped-call]
-            handles.append(parameter.register_post_accumulate_grad_hook(accumulated))  # type: ignore[no-untyped-call]
+            handles.append(parameter.register_hook(functools.partial(_computed, reference, index)))  # type: ignore[no-untyped-call]
             parameter.requires_grad_(not frozen)
         self._number = next(_numbers)
         _listen_to_steps()
@@ -92,6 +106,24 @@ class Hooks:
         """Whether nothing holds what took the place of a module that still lives."""
         return self._before is not None and self._before() is not None
 
+    def listen_to_forward(self) -> None:
+        """Call the listener's :meth:`HookListener.on_forward` before every forward pass from now on."""
+        model = self._model()
+        if self._forward is None and model is not None:
+            self._forward = model.register_forward_pre_hook(_BeforeForward(self._listener, self._model))
+
+    def ignore_forward(self) -> None:
+        """Stop what :meth:`listen_to_forward` started."""
+        if self._forward is not None:
+            self._forward.remove()
+        self._forward = None
+
+    def stepping(self, own: set[int]) -> None:
+        """Announce a step of an optimizer that holds the parameters of these ids."""
+        listener = self._listener()
+        if listener is not None and any(id(parameter) in own for parameter in listener.hooked_parameters):
+            listener.before_step()
+
     def stepped(self, optimizer: Optimizer, own: set[int]) -> None:
         """Tell the listener of a step of an optimizer that holds the parameters of these ids."""
         listener = self._listener()
@@ -105,13 +137,17 @@ class Hooks:
             listener.on_step(optimizer, held)
 
     def release(self) -> None:
-        """Remove the hooks, and let go of the model."""
+        """Remove the hooks, and every trace of them in the modules of the model."""
+        self.ignore_forward()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
         _hear_steps.pop(self._number, None)
         for module in self._owners:
-            module.__dict__[ATTRIBUTE].discard(self._listener())
+            bound = module.__dict__.get(ATTRIBUTE, set())
+            bound.discard(self._listener())
+            if not bound:
+                module.__dict__.pop(ATTRIBUTE, None)
 
 
 def _held(module: nn.Module) -> Iterator[tuple[str, object, nn.Parameter]]:
@@ -158,8 +194,8 @@ class _Listeners(set[HookListener]):
         return _Listeners, ()
 
 
-class _AfterLoading:
-    """A hook on a module; copied or pickled with it, it does nothing there."""
+class _ModuleHook:
+    """A hook on a module for one listener; copied or pickled with the module, it does nothing there."""
 
     def __init__(
         self, reference: weakref.ref[HookListener] | None = None, module: weakref.ref[nn.Module] | None = None
@@ -167,28 +203,45 @@ class _AfterLoading:
         self._reference = reference
         self._module = module
 
+    def listener(self, module: nn.Module) -> HookListener | None:
+        """Return the listener, unless this hook belongs to a copy."""
+        own = self._module is not None and self._module() is module
+        return self._reference() if own and self._reference is not None else None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _ModuleHook:
+        return type(self)()
+
+    def __reduce__(self) -> tuple[type[_ModuleHook], tuple[()]]:
+        return type(self), ()
+
+
+class _AfterLoading(_ModuleHook):
+    """Hook that announces a loaded state_dict."""
+
     def __call__(self, module: nn.Module, incompatible_keys: Any) -> None:
-        listener = None if self._reference is None else self._reference()
-        if listener is not None and self._module is not None and self._module() is module:
+        listener = self.listener(module)
+        if listener is not None:
             listener.on_load()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> _AfterLoading:
-        return _AfterLoading()
 
-    def __reduce__(self) -> tuple[type[_AfterLoading], tuple[()]]:
-        return _AfterLoading, ()
+class _BeforeForward(_ModuleHook):
+    """Hook that announces a forward pass, except inside a compiled model."""
+
+    def __call__(self, module: nn.Module, inputs: Any) -> None:
+        if torch.compiler.is_compiling():
+            return
+        listener = self.listener(module)
+        if listener is not None:
+            listener.on_forward()
 
 
-def _computed(reference: weakref.ref[HookListener], index: int, gradient: Tensor) -> None:
+# A model that is saved whole contains these classes; torch.load(weights_only=True) opens it once they are registered.
+torch.serialization.add_safe_globals([_Listeners, _AfterLoading, _BeforeForward])
+
+
+def _computed(reference: weakref.ref[HookListener], index: int, gradient: Tensor) -> Tensor | None:
     listener = reference()
-    if listener is not None:
-        listener.on_gradient(index, gradient)
-
-
-def _accumulated(reference: weakref.ref[HookListener], index: int, parameter: Tensor) -> None:
-    listener = reference()
-    if listener is not None and parameter.grad is not None:
-        listener.on_accumulated(index)
+    return None if listener is None else listener.on_gradient(index, gradient)
 
 
 _numbers = itertools.count()
@@ -203,10 +256,21 @@ def _listen_to_steps() -> None:
     One hook for all listeners, which stays: a hook of a listener's own would be removed when the listener is collected
     as garbage, which may be while torch goes through its hooks.
     """
+    register_optimizer_step_pre_hook(_before_step)
     register_optimizer_step_post_hook(_after_step)
 
 
+def _ids(optimizer: Optimizer) -> set[int]:
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+
+
+def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    own = _ids(optimizer)
+    for hooks in list(_hear_steps.values()):
+        hooks.stepping(own)
+
+
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    own = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    own = _ids(optimizer)
     for hooks in list(_hear_steps.values()):
         hooks.stepped(optimizer, own)

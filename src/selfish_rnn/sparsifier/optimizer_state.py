@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,12 +25,17 @@ SECOND_MOMENTS = frozenset(
 """State that gives a step its length: what an optimizer accumulates of the squares of gradients or steps."""
 
 
+_reported: weakref.WeakKeyDictionary[Optimizer, set[str]] = weakref.WeakKeyDictionary()
+"""Keys of state without a known layout that a warning has named, by optimizer."""
+
+
 def reset_state(optimizer: Optimizer, parameter: nn.Parameter, positions: Tensor, kept: Tensor | None = None) -> None:
     """Start afresh, at some row-major positions, every state tensor of the shape of the parameter.
 
-    Works for any optimizer: per-weight state is what has the parameter's shape. It starts with what the optimizer
-    starts it with, zero for most; but with ``kept``, the positions of the weights that stay, second moments start at
-    the mean over those, ``v = mean(v[kept])``.
+    Works for any optimizer: per-weight state has the parameter's shape, or is flat with as many numbers. It starts with
+    what the optimizer starts it with, zero for most; but with ``kept``, the positions of the weights that stay, second
+    moments start at the mean over those, ``v = mean(v[kept])``. Other tensors stay as they are. A warning names those
+    that may belong to single weights.
 
     The code that RigL was published with starts them at zero too. Such an optimizer counts the steps of the whole
     matrix, not of one weight, so its correction for a young average is long over, and the first step after growth is
@@ -75,11 +83,34 @@ def gather_with_fill(tensor: Tensor, origin: Tensor, fresh: Tensor, fresh_value:
 
 def _per_weight(optimizer: Optimizer, parameter: nn.Parameter) -> list[tuple[str, Tensor, float]]:
     """What is remembered of single weights: key, tensor, and what it starts with."""
-    return [
-        (key, value, _fresh_value(optimizer, parameter, key))
-        for key, value in optimizer.state.get(parameter, {}).items()
-        if isinstance(value, Tensor) and value.shape == parameter.shape and value.ndim > 0
-    ]
+    state = []
+    for key, value in optimizer.state.get(parameter, {}).items():
+        if not isinstance(value, Tensor) or value.ndim == 0:
+            continue
+        per_weight = value.shape in (parameter.shape, (parameter.numel(),))
+        if per_weight and value.dtype != torch.uint8:
+            state.append((key, value, _fresh_value(optimizer, parameter, key)))
+        elif per_weight or not _of_whole_matrix(value, parameter.shape):  # bytes are codes of quantized numbers
+            _warn_of_unknown_layout(optimizer, key, value, parameter)
+    return state
+
+
+def _of_whole_matrix(value: Tensor, shape: Sequence[int]) -> bool:
+    """Return whether state holds statistics of rows, columns or the matrix: Adafactor's, Shampoo's, step counts."""
+    return all(size in (1, *shape) for size in value.shape) and (len(shape) > 1 or value.numel() == 1)
+
+
+def _warn_of_unknown_layout(optimizer: Optimizer, key: str, value: Tensor, parameter: nn.Parameter) -> None:
+    reported = _reported.setdefault(optimizer, set())
+    if key not in reported:
+        reported.add(key)
+        warnings.warn(
+            f"{type(optimizer).__name__} keeps {key!r} of shape {tuple(value.shape)} for a weight of shape "
+            f"{tuple(parameter.shape)}: rewiring leaves it as it is, and it may describe removed weights. If it "
+            "belongs to single weights, choose an option that keeps it in full (slice_p=1 for Prodigy), or make a new "
+            "optimizer after every rewiring",
+            stacklevel=2,
+        )
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import torch
 from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 
@@ -31,6 +32,11 @@ class Chosen(NamedTuple):
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.weight.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of positions."""
+        return math.prod(self.shape)
 
     @property
     def parameter(self) -> nn.Parameter:
@@ -89,6 +95,8 @@ def choose_weights(
             if selected(excluding, name, module):
                 excluded.add(id(weight))
             wanted = local in layouts if included is None else selected(included, name, module)
+            if wanted and isinstance(module, torch.jit.ScriptModule):
+                raise ValueError(f"{name} belongs to {_SCRIPTED}")
             if wanted and hasattr(weight, "device_mesh"):  # a DTensor
                 raise ValueError(
                     f"{name} is divided over processes (fully_shard() and the like), and its parts cannot be rewired "
@@ -105,10 +113,25 @@ def choose_weights(
     return (weight for identity, weight in chosen.items() if identity not in excluded)
 
 
+_SCRIPTED = (
+    "a torch.jit model, whose parameters cannot be made sparse: bind the nn.Module it was made of, and script or trace "
+    "that after training"
+)
+
+
+def class_name(kind: type[nn.Module]) -> str:
+    """Return the name of a class of modules, ``nn.GRU`` for torch's own and with its module for others."""
+    if getattr(nn, kind.__name__, None) is kind:
+        return f"nn.{kind.__name__}"
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
 def _nothing_chosen(model: nn.Module, excluded: set[int]) -> str:
     """Why nothing is made sparse, and how it would be."""
     sentence = "the model has no weight matrix to make sparse"
     for module in model.modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            return f"{sentence}: {class_name(type(module))} is {_SCRIPTED}"
         if isinstance(module, ParametrizationList):
             return (
                 f"{sentence}: parametrizations, such as weight norm, make its weights of others; "
@@ -117,8 +140,9 @@ def _nothing_chosen(model: nn.Module, excluded: set[int]) -> str:
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.ndim > 1 and parameter.requires_grad and "bias" not in name and id(parameter) not in excluded:
                 kind = type(module)
-                path = f"nn.{kind.__name__}" if getattr(nn, kind.__name__, None) is kind else kind.__name__
-                return f"{sentence} that is one by default; to make {kind.__name__} sparse say include={path}"
+                return (
+                    f"{sentence} that is one by default; to make {kind.__name__} sparse say include={class_name(kind)}"
+                )
     return sentence
 
 
@@ -133,8 +157,13 @@ def _as_sequence(selectors: Selector | Sequence[Selector]) -> Sequence[Selector]
 def _matches(selector: Selector, name: str, module: nn.Module) -> bool:
     if isinstance(selector, type):
         return isinstance(module, selector)
+    return matches_name(selector, name)
+
+
+def matches_name(pattern: str, name: str) -> bool:
+    """Return whether a pattern matches the name of a parameter, or of a module that holds it."""
     parts = name.split(".")
-    return any(fnmatch.fnmatchcase(".".join(parts[:count]), selector) for count in range(1, len(parts) + 1))
+    return any(fnmatch.fnmatchcase(".".join(parts[:count]), pattern) for count in range(1, len(parts) + 1))
 
 
 def unpackable(method: Method) -> str | None:
@@ -152,9 +181,9 @@ def warn_of_dense(model: nn.Module, chosen: Sequence[Chosen], exclude: Selector 
         for local, parameter in module.named_parameters(recurse=False):
             asked = any(_matches(selector, f"{prefix}.{local}".lstrip("."), module) for selector in excluding)
             if parameter.ndim > 1 and parameter.requires_grad and id(parameter) not in own and not asked:
-                kind = type(module).__name__
+                kind = class_name(type(module))
                 left[kind] = left.get(kind, 0) + parameter.numel()
-    dense, sparse = sum(left.values()), sum(math.prod(each.shape) for each in chosen)
+    dense, sparse = sum(left.values()), sum(each.size for each in chosen)
     if dense > sparse:
         warnings.warn(
             f"{dense:,} weights of the model stay dense, those of {', '.join(sorted(left))}; only {sparse:,} positions "

@@ -15,6 +15,8 @@ from torch.optim.optimizer import Optimizer
 
 from selfish_rnn.sparsifier.base import refuse_missing, saved_rewirings
 from selfish_rnn.sparsifier.hooks import refuse_second_listener
+from selfish_rnn.sparsifier.manual_updates import ManualUpdates
+from selfish_rnn.sparsifier.named_sparsities import NamedSparsities, WeightBudget, weight_budgets
 from selfish_rnn.sparsifier.ranks import common_seed
 from selfish_rnn.sparsifier.rewiring.matrices import Layer, Matrices, Matrix, rewire_matrices
 from selfish_rnn.sparsifier.rewiring.plan import Plan
@@ -22,12 +24,14 @@ from selfish_rnn.sparsifier.selection import Selector, choose_weights, warn_of_d
 from selfish_rnn.sparsifier.starting_topologies import (
     check_saved_pool,
     check_start,
+    rescale_,
     saved_topologies,
     starting_topologies,
+    with_allocation,
 )
 from selfish_rnn.sparsifier.topology_keeper import TopologyKeeper
 from selfish_rnn.sparsifier.weights import SparseWeight
-from selfish_rnn.topology import Method, Rewiring, Schedule, prune, rewire
+from selfish_rnn.topology import Allocation, Method, Rewiring, Schedule, prune, rewire
 from selfish_rnn.topology.methods import find_method, find_part
 
 STATE_KEYS = ("rewirings_done", "steps_done", "last_rewired_fraction", "parts", "generator", "shapes", "masks")
@@ -51,15 +55,22 @@ class Sparsifier(TopologyKeeper):
     Args:
         model: any module; parameters and ``state_dict`` keys stay as they are.
         sparsity: the fraction of zeros over all sparsified matrices, from 0 up to, not including, 1. Where the model
-            has its topology already, it may be left out: it is what it is.
+            has its topology already, it may be left out: it is what it is. A mapping gives every matrix its own
+            sparsity, by patterns of names as in ``include``: ``{"*": 0.9, "out": 0}``. Of several patterns that match,
+            the last one counts. A mapping in place of a number gives every gate its own. A matrix of sparsity 0 stays
+            dense, counts as sparsified, and is never rewired.
         method: a :class:`~selfish_rnn.topology.Method` or the name of one in the method table
             :data:`~selfish_rnn.METHODS`.
+        allocation: how the weights are divided over the matrices at the start, as the name of a registered
+            :class:`~selfish_rnn.topology.Allocation` (``"uniform"``, ``"er"``) or the allocation itself. Default: that
+            of the method.
         prune_rate: the fraction of weights rewired, at the start of the schedule.
         rewirings: how many rewirings the run will have (with ``rewire()`` once per epoch: the number of epochs); the
             schedule takes the prune rate from ``prune_rate`` at the start to its end value at this rewiring.
         schedule: ``"cosine"`` (the paper), ``"linear"``, ``"constant"`` or a
             :class:`~selfish_rnn.topology.Schedule`.
-        rewire_every: rewire by itself after every so many optimizer steps; then do not call :meth:`rewire`.
+        rewire_every: rewire by itself after every so many optimizer steps; then do not call :meth:`rewire`. In a loop
+            without an optimizer changes of the weights are counted, after a warning.
         include: only these weights, as patterns of names (of parameters, or of modules with all they hold) or types
             of modules. Default: all weights of torch's recurrent modules, cells, ``nn.Linear``, ``nn.Embedding`` and
             of registered cells.
@@ -82,8 +93,9 @@ class Sparsifier(TopologyKeeper):
         self,
         model: nn.Module,
         *,
-        sparsity: float | None = None,
+        sparsity: float | NamedSparsities | None = None,
         method: Method | str = "selfish",
+        allocation: Allocation | str | None = None,
         prune_rate: float = 0.5,
         rewirings: int | None = None,
         schedule: Schedule | str = "cosine",
@@ -95,31 +107,39 @@ class Sparsifier(TopologyKeeper):
         masks: Mapping[str, Tensor] | None = None,
         seed: int | None = None,
     ) -> None:
-        check_start(sparsity, topology, masks)
-        self.method = find_method(method)
+        check_start(sparsity, topology, masks, allocation)
+        self.method = with_allocation(find_method(method), allocation)
         self._plan = Plan(self.method, find_part("schedule", schedule), prune_rate, rewirings, rewire_every)
         self.rewirings_done = 0
         self.steps_done = 0
         self._generator = torch.Generator().manual_seed(common_seed() if seed is None else seed)
         self._part_state = self.method.first_state()
         self._step_counter: weakref.ref[Optimizer] | None = None
+        self._manual_updates = ManualUpdates(rewire_every)
         chosen = list(choose_weights(model, include if masks is None else list(masks), exclude))
         if include is None and masks is None:
             warn_of_dense(model, chosen, exclude)
         refuse_second_listener(model, {id(each.parameter): each.name for each in chosen})
-        self._matrices = Matrices(model, chosen, self.method.pool)
+        budgets: list[WeightBudget] | None = None
+        if isinstance(sparsity, Mapping):
+            budgets = weight_budgets(model, chosen, sparsity)
+            sparsity = 1 - sum(each.count for each in budgets) / sum(each.size for each in chosen)
+        self._rewired = [number for number in range(len(chosen)) if budgets is None or not budgets[number].stays_dense]
+        self._left_full = sum(each.size for number, each in enumerate(chosen) if number not in self._rewired)
+        self._matrices = Matrices(model, [chosen[number] for number in self._rewired], self.method.pool)
         topologies, self._topology_given = starting_topologies(
-            chosen, self._matrices, self.method, sparsity, topology, masks, self._generator
+            chosen, self._matrices, self.method, sparsity, budgets, allocation, topology, masks, self._generator
         )
-        self._counts = self._matrices.counts(topologies)
-        found = 1 - sum(self._counts) / sum(each.size for each in topologies)
-        self.sparsity = found if sparsity is None else sparsity
+        if sparsity is None:
+            sparsity = 1 - sum(each.count for each in topologies) / sum(each.size for each in topologies)
+        self.sparsity = sparsity
+        self._counts = self._matrices.counts([topologies[number] for number in self._rewired])
+        self._budgets = budgets
         weights: list[SparseWeight] = []
-        for each, drawn in zip(chosen, topologies, strict=True):
+        for number, (each, drawn) in enumerate(zip(chosen, topologies, strict=True)):
             weight = each.bind(drawn)
             if rescale:
-                with torch.no_grad():
-                    weight.parameter.div_(math.sqrt(drawn.density))
+                rescale_(weight.parameter, drawn, by_gate=budgets is not None and budgets[number].by_gate)
             weights.append(weight)
         super().__init__(model, weights, self.method)
         own = set(map(id, self.hooked_parameters))
@@ -129,6 +149,11 @@ class Sparsifier(TopologyKeeper):
             if parameter.ndim > 1 and id(parameter) not in own
         ]
         self._await_rewiring()
+
+    @property
+    def _rewired_weights(self) -> list[SparseWeight]:
+        """All weights but those that ``sparsity`` leaves dense."""
+        return [self.weights[number] for number in self._rewired]
 
     def reseed(self, seed: int) -> None:
         """Draw the positions of all further rewirings from another seed than the starting topology."""
@@ -146,13 +171,20 @@ class Sparsifier(TopologyKeeper):
         return self._target_after(self.rewirings_done)
 
     def _target_after(self, rewirings: int) -> int:
-        return sum(self._counts_after(rewirings))
+        return self._left_full + sum(self._counts_after(rewirings))
 
     def _counts_after(self, rewirings: int) -> list[int]:
         if not self.method.prunes:
             return self._counts
-        counts = self.method.counts(self._matrices.shapes, self.sparsity, rewirings, self.rewirings)
-        matrices = self._matrices.of(self.weights)
+        matrices = self._matrices.of(self._rewired_weights)
+        if self._budgets is None:
+            counts = self.method.counts(self._matrices.shapes, self.sparsity, rewirings, self.rewirings)
+        else:
+            final = {each.chosen.name: each.count for each in self._budgets}
+            counts = []
+            for shape, matrix in zip(self._matrices.shapes, matrices, strict=True):
+                sparsity = 1 - sum(final[part.name] for part in matrix.parts) / math.prod(shape)
+                counts += self.method.counts([shape], sparsity, rewirings, self.rewirings)
         return [each.count if each.frozen else count for each, count in zip(matrices, counts, strict=True)]
 
     @property
@@ -187,8 +219,8 @@ class Sparsifier(TopologyKeeper):
         The number of existing weights stays exactly what was promised. Grown weights start at zero, and whatever the
         optimizer remembers of removed and grown weights (momentum, averages, ages) starts afresh; the second moment by
         which Adam and its kin divide starts at its mean over the surviving weights of the matrix. Frozen weights
-        (``requires_grad=False``) stay as they are. NaN, infinities and parameters that are no longer the model's are
-        an error.
+        (``requires_grad=False``) stay as they are. NaN, infinities, weights outside the topology and parameters that
+        are no longer the model's are an error.
         """
         if self.rewire_every is not None:
             raise RuntimeError(f"rewire() happens by itself every {self.rewire_every} steps; do not call it")
@@ -199,12 +231,14 @@ class Sparsifier(TopologyKeeper):
             raise RuntimeError("rewiring needs the raw weights: call rewire() outside optimizer.averaged()")
         self.refuse_lost_weights()
         self._check_loaded()
+        self._track_resumed()
         for weight in self.weights:
             weight.refuse_non_finite()
+            weight.check_trained_weights()
         rate = self.prune_rate
         self.rewirings_done += 1
         self.last_rewired_fraction = 0.0
-        matrices = self._matrices.rewired(self.weights)
+        matrices = self._matrices.rewired(self._rewired_weights)
         if matrices and (self.method.prunes or rate > 0):
             before, rewirings = self.active_weights, self._rewirings(matrices, rate)
             optimizers = [each for each in self._optimizers if not self._scores.is_momentum_of(each)]
@@ -216,17 +250,40 @@ class Sparsifier(TopologyKeeper):
         network = [partial(matrix.existing, self._scores.score) for matrix in matrices]
         if not self.method.prunes:
             return rewire(self.method, network, rate, self._generator, self._part_state)
-        every, counts = self._matrices.of(self.weights), self._counts_after(self.rewirings_done)
+        every, counts = self._matrices.of(self._rewired_weights), self._counts_after(self.rewirings_done)
         thawed = [count for matrix, count in zip(every, counts, strict=True) if not matrix.frozen]
         return prune(self.method, network, thawed, self._generator)
 
     def on_step(self, optimizer: Optimizer, held: Sequence[int]) -> None:
         super().on_step(optimizer, held)
+        self._manual_updates.reset()
+        self._hooks.ignore_forward()
         if self.rewire_every is not None and self._counts_steps(optimizer):
-            self.steps_done += 1
-            if self._plan.due(self.steps_done):
-                self._rewire_now()
-            self._await_rewiring()
+            self._count_step()
+
+    def _count_step(self) -> None:
+        self.steps_done += 1
+        if self._plan.due(self.steps_done):
+            self._rewire_now()
+        self._await_rewiring()
+
+    # Loops without an optimizer
+
+    def on_gradient(self, index: int, gradient: Tensor) -> Tensor | None:
+        if self._manual_updates.backward(index, self.weights[index].parameter):
+            self._hooks.listen_to_forward()
+        return super().on_gradient(index, gradient)
+
+    def on_forward(self) -> None:
+        if any(True for _ in self._hooks.lost()):
+            return  # torch.func.functional_call has put other tensors in their place for this pass
+        if self._manual_updates.updated(self.hooked_parameters):
+            self._count_step()
+        self._manual_updates.look(self.hooked_parameters)
+
+    def on_load(self) -> None:
+        super().on_load()
+        self._manual_updates.forget()
 
     def _await_rewiring(self) -> None:
         """If the next step is followed by a rewiring by itself, its gradients may be needed."""
@@ -246,9 +303,13 @@ class Sparsifier(TopologyKeeper):
 
         Dense gradients that wait for a rewiring, too.
         """
-        collected = {weight.name: weight.collected_gradient() for weight in self.weights if weight.has_gradient}
+        occasional = {
+            "gradients": {weight.name: weight.collected_gradient() for weight in self.weights if weight.has_gradient},
+            "gradients_in_momentum": self._scores.in_momentum() if self._scores.by_momentum else None,
+            "manual_updates": self._manual_updates.state(self.hooked_parameters),
+        }
         return {
-            **({"gradients": collected} if collected else {}),
+            **{key: value for key, value in occasional.items() if value not in (None, {})},
             "rewirings": self.rewirings,
             "rewirings_done": self.rewirings_done,
             "steps_done": self.steps_done,
@@ -273,11 +334,17 @@ class Sparsifier(TopologyKeeper):
             )
         check_saved_pool(state, self.method)
         topologies = saved_topologies(self.weights, state["masks"], state["shapes"])
+        for budget, saved in zip(self._budgets or (), topologies, strict=False):
+            if budget.stays_dense and saved.count < saved.size:
+                raise ValueError(
+                    f"sparsity= leaves {budget.chosen.name} dense, and in the saved topology it is sparse: bind the "
+                    "model with the sparsity that the saved run had"
+                )
         own, self.rewirings = self.rewirings, saved_rewirings(state, self.rewirings)
         count = sum(topology.count for topology in topologies)
         promised = self._target_after(state["rewirings_done"])
         if self._topology_given:  # weights that have just grown were not counted among the non-zeros
-            self._counts = self._matrices.counts(topologies)
+            self._counts = self._matrices.counts([topologies[number] for number in self._rewired])
         elif count != promised:
             self.rewirings = own
             raise ValueError(f"the saved topology has {count} weights, this sparsifier's settings give {promised}")
@@ -290,6 +357,12 @@ class Sparsifier(TopologyKeeper):
         self.last_rewired_fraction = state["last_rewired_fraction"]
         self._part_state = dict(state["parts"])
         self._generator.set_state(state["generator"].to(torch.uint8))
+        self._scores.resume(state.get("gradients_in_momentum", True))
+        self._manual_updates.resume(state.get("manual_updates", {}))
+        if self._manual_updates.counting:
+            self._hooks.listen_to_forward()
+        self._resumed = True
+        self._mask_gradients()
         for weight in self.weights:
             weight.forget_gradient()
             if weight.name in state.get("gradients", {}):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,20 +11,50 @@ import torch
 from torch import Tensor, nn
 
 from selfish_rnn.sparsifier.deferred import is_deferred
+from selfish_rnn.sparsifier.named_sparsities import NamedSparsities, WeightBudget, check_sparsity
 from selfish_rnn.sparsifier.rewiring.matrices import Matrices
 from selfish_rnn.sparsifier.selection import Chosen, unpackable
 from selfish_rnn.sparsifier.weights import SparseWeight, StoredWeight
-from selfish_rnn.topology import Method, Topology
+from selfish_rnn.topology import Allocation, Method, Topology
+from selfish_rnn.topology.allocation import budget
+from selfish_rnn.topology.methods import find_part
 
 
-def check_start(sparsity: float | None, topology: str, masks: Mapping[str, Tensor] | None) -> None:
-    """Refuse a sparsity that is none, two ways of giving a topology, and others than there are."""
-    if sparsity is not None and not 0 <= sparsity < 1:
-        raise ValueError(f"sparsity is the fraction of zeros, from 0 up to, not including, 1; got {sparsity}")
+def check_start(
+    sparsity: float | NamedSparsities | None,
+    topology: str,
+    masks: Mapping[str, Tensor] | None,
+    allocation: Allocation | str | None,
+) -> None:
+    """Validate ``sparsity``, ``topology``, ``masks`` and ``allocation``; raise an error if they conflict."""
+    if isinstance(sparsity, Mapping):
+        if allocation is not None:
+            raise ValueError(
+                "sparsity= gives the number of weights of every matrix, and so does allocation=: leave one of them out"
+            )
+    elif sparsity is not None:
+        check_sparsity(sparsity)
     if topology not in ("random", "nonzero"):
         raise ValueError(f'topology is "random" or "nonzero", got {topology!r}; masks go into masks=')
     if masks is not None and topology == "nonzero":
         raise ValueError('masks= gives a topology, and so does topology="nonzero": leave one of them out')
+
+
+def with_allocation(method: Method, allocation: Allocation | str | None) -> Method:
+    """Return a method with another allocation, if one is given."""
+    if allocation is None:
+        return method
+    if method.allocation.dense:
+        raise ValueError(
+            f"method {method.name!r} starts with every weight and divides no budget: leave allocation= out"
+        )
+    part: Allocation = find_part("allocation", allocation)
+    if part.dense:
+        raise ValueError(
+            f"allocation {part.name!r} starts with every weight, whatever the sparsity: use a method that does so, "
+            'such as method="gmp"'
+        )
+    return method.replace(allocation=part)
 
 
 def starting_topologies(
@@ -31,18 +62,52 @@ def starting_topologies(
     matrices: Matrices,
     method: Method,
     sparsity: float | None,
+    budgets: Sequence[WeightBudget] | None,
+    allocation: Allocation | str | None,
     topology: str,
     masks: Mapping[str, Tensor] | None,
     generator: torch.Generator,
 ) -> tuple[list[Topology], bool]:
-    """The topology of every weight, and whether they are given, by masks or by the model, and not drawn."""
+    """The topology of every weight, and whether they are given, by masks or by the model, and not drawn.
+
+    ``budgets`` take the place of ``sparsity`` where every weight has its own.
+    """
     if _given(chosen, topology, masks, method):
+        if budgets is not None or allocation is not None:
+            argument = "allocation=" if budgets is None else "a mapping for sparsity="
+            raise ValueError(
+                f"{argument} divides the weights over matrices without a topology; these have one: leave it out"
+            )
         return _existing(chosen, masks, sparsity), True
     if sparsity is None:
         raise ValueError('sparsity= is needed, or topology="nonzero" or masks=, which have one already')
     _warn_of_zeros(chosen)
+    if budgets is not None:
+        if method.allocation.dense:
+            budgets = [_pruned_as_a_whole(each, method).full() for each in budgets]
+        return [each.random_topology(generator) for each in budgets], False
     counts = method.allocation.counts(matrices.shapes, 1 - sparsity)
     return matrices.random_topologies(chosen, counts, generator), False
+
+
+def _pruned_as_a_whole(each: WeightBudget, method: Method) -> WeightBudget:
+    if each.by_gate:
+        raise ValueError(
+            f"method {method.name!r} prunes whole matrices and cannot give every gate its own sparsity: give "
+            f"{each.chosen.name} one number"
+        )
+    return each
+
+
+@torch.no_grad()
+def rescale_(parameter: Tensor, topology: Topology, by_gate: bool) -> None:
+    """Divide weights by the square root of their density: that of the matrix, or of each gate."""
+    if not by_gate:
+        parameter.div_(math.sqrt(topology.density))
+        return
+    densities = topology.gate_densities()
+    for name, start, stop in topology.gates.row_ranges():
+        parameter[start:stop].div_(math.sqrt(densities[name]))
 
 
 def _given(chosen: Sequence[Chosen], topology: str, masks: Mapping[str, Tensor] | None, method: Method) -> bool:
@@ -81,9 +146,23 @@ def _existing(chosen: Sequence[Chosen], masks: Mapping[str, Tensor] | None, spar
         topologies.append(Topology.from_mask(mask, gates))
         if topologies[-1].count == 0:
             raise ValueError(f"no weight of {name} exists: all of it is zero; exclude it, or leave one at least")
-    found = 1 - sum(each.count for each in topologies) / sum(each.size for each in topologies)
-    if sparsity is not None and abs(found - sparsity) > 0.01:
-        raise ValueError(f"the existing topology has sparsity {found:.4g}, not {sparsity:g}: leave sparsity= out")
+    count, size = sum(each.count for each in topologies), sum(each.size for each in topologies)
+    found = 1 - count / size
+    if sparsity is None:
+        return topologies
+    missing = budget([each.shape for each in topologies], 1 - sparsity) - count
+    lost = ""
+    if missing > 0 and masks is None:
+        lost = (
+            f'topology="nonzero" has {count:,} weights, {missing:,} fewer than sparsity={sparsity:g} gives: weights '
+            "that are exactly zero, such as those that have just grown, are lost. The saved sparsifier has them: load "
+            "its state with load_state_dict"
+        )
+    if abs(found - sparsity) > 0.01:
+        problem = f"the existing topology has sparsity {found:.4g}, not {sparsity:g}: leave sparsity= out"
+        raise ValueError(f"{problem}; {lost}" if lost else problem)
+    if lost:
+        warnings.warn(lost, stacklevel=4)
     return topologies
 
 

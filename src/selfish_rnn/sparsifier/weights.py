@@ -122,7 +122,7 @@ class SparseWeight(abc.ABC):
         """Whether a weight that does not exist is not zero."""
         return False
 
-    def refuse_weights_outside(self) -> None:
+    def check_loaded_weights(self) -> None:
         """Raise an error if weights were loaded that do not lie in the topology, before they are set to zero."""
         if self.has_weights_outside():
             raise RuntimeError(
@@ -131,11 +131,25 @@ class SparseWeight(abc.ABC):
                 'topology="nonzero"'
             )
 
+    def check_trained_weights(self) -> None:
+        """Raise an error if an update has left nonzero weights outside the topology."""
+        if self.has_weights_outside():
+            raise RuntimeError(
+                f"{self.name} has nonzero weights outside the sparsifier's topology: something other than the step of "
+                "a torch optimizer has changed them. Call sparsifier.apply_masks() after every such update. Gradients "
+                "of loss.backward() and torch.autograd.grad() are masked already; momentum, noise and averages of your "
+                "own are not"
+            )
+
     def forget_deleted(self) -> None:  # noqa: B027
         """Give up what binding deleted."""
 
     def mask_gradient(self) -> None:  # noqa: B027
-        """Let the gradient be zero where no weight exists."""
+        """Set ``.grad`` to zero where no weight exists."""
+
+    def masked_gradient(self, gradient: Tensor) -> Tensor | None:
+        """Return a gradient with zeros where no weight exists, or None if it has them already."""
+        return None
 
     # The gradient of all positions, for methods that grow by it
 
@@ -173,7 +187,7 @@ class MaskedWeight(SparseWeight):
 
     def __init__(self, name: str, parameter: nn.Parameter, gates: GateLayout, topology: Topology) -> None:
         super().__init__(name, parameter, tuple(parameter.shape), gates)
-        self.mask = self._mask_of(topology)
+        self._set_mask(topology)
         self._collecting = False
         self._collected: Tensor | None = None
         self._deleted: tuple[Tensor, Tensor] | None = None
@@ -200,7 +214,7 @@ class MaskedWeight(SparseWeight):
 
     @property
     def count(self) -> int:
-        return int(self.mask.count_nonzero())
+        return self._count if self.mask.is_meta else int(self.mask.count_nonzero())
 
     def gather(self, tensor: Tensor) -> Tensor:
         return _at(tensor, self.topology)
@@ -217,7 +231,7 @@ class MaskedWeight(SparseWeight):
             whole = self.parameter.new_zeros(self.size).index_copy_(0, positions, values.to(self.parameter.dtype))
             self.parameter.add_(whole.view(self.shape))
             self.forget_deleted()
-        self.mask = self._mask_of(topology)
+        self._set_mask(topology)
 
     def existing(self, score: Callable[[], Tensor] | None = None) -> ActiveWeights:
         topology, gradient = self.topology, self.parameter.grad
@@ -225,7 +239,7 @@ class MaskedWeight(SparseWeight):
         return ActiveWeights(topology, values, None if gradient is None else _at(gradient, topology), score)
 
     def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
-        self.mask = self._mask_of(rewiring.topology)
+        self._set_mask(rewiring.topology)
         removed, kept = rewiring.removed_positions, rewiring.kept_positions
         for positions in (removed, rewiring.grown):
             fill_(self.parameter, positions, 0.0)
@@ -235,15 +249,20 @@ class MaskedWeight(SparseWeight):
 
     @torch.no_grad()
     def apply_mask(self) -> None:
-        self.parameter.mul_(self._mask_here())
+        if not self._full:
+            self.parameter.mul_(self._mask_here())
 
     @torch.no_grad()
     def has_weights_outside(self) -> bool:
-        return bool((self.parameter * (1 - self._mask_here())).any())
+        return not self._full and bool((self.parameter * (1 - self._mask_here())).any())
 
+    @torch.no_grad()
     def mask_gradient(self) -> None:
-        if self.parameter.grad is not None:
+        if self.parameter.grad is not None and not self._full:
             self.parameter.grad.mul_(self._mask_here())
+
+    def masked_gradient(self, gradient: Tensor) -> Tensor | None:
+        return None if self._full else gradient * self._mask_here()
 
     def collect_gradient(self) -> None:
         self._collecting, self._collected = True, None
@@ -270,16 +289,20 @@ class MaskedWeight(SparseWeight):
             dense = gradient.detach().to_dense()
             self._collected = dense.clone() if self._collected is None else self._collected + dense
 
-    def _mask_of(self, topology: Topology) -> Tensor:
-        """Ones and zeros of the parameter's type: torch multiplies by these many times faster than by booleans."""
+    def _set_mask(self, topology: Topology) -> None:
+        """Set ones and zeros of the parameter's type: torch multiplies by these many times faster than by booleans."""
         dtype, device = self.parameter.dtype, self.parameter.device
-        if topology.count == topology.size:
-            return torch.ones((), dtype=dtype, device=device).expand(self.shape)  # takes no memory
-        return topology.to_mask(dtype, device)
+        self._count = topology.count
+        self._full = topology.count == topology.size
+        if self._full:
+            self.mask = torch.ones((), dtype=dtype, device=device).expand(self.shape)  # takes no memory
+        else:
+            self.mask = topology.to_mask(dtype, device)
 
     def _mask_here(self) -> Tensor:
-        if self.mask.device != self.parameter.device:  # the model was moved
-            self.mask = self.mask.to(self.parameter.device)
+        """The mask, of the parameter's device and type also after the model was moved or converted."""
+        if self.mask.device != self.parameter.device or self.mask.dtype != self.parameter.dtype:
+            self.mask = self.mask.to(self.parameter.device, self.parameter.dtype)
         return self.mask
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from selfish_rnn.topology.allocation import Part, by_name
 from selfish_rnn.topology.topology import Span, Topology, as_float
 
 
-class Signal(str, Enum):
+class Signal(StrEnum):
     """What a part goes by besides the weights that exist: the gradient or momentum of all positions of a matrix.
 
     Momentum is that of the optimizer, or the gradient where the optimizer has none.

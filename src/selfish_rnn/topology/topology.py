@@ -15,6 +15,9 @@ from torch import Tensor
 from selfish_rnn.topology.gates import WHOLE, GateLayout
 from selfish_rnn.topology.sampling import false_indices, merge, sample
 
+SAVED_TYPES = (torch.uint8, torch.int32, torch.int64)
+"""Types of :meth:`Topology.to_saved`: bits of a mask, or positions."""
+
 
 @dataclass(frozen=True)
 class Span:
@@ -90,6 +93,8 @@ class Topology:
     @classmethod
     def from_saved(cls, saved: Tensor, shape: tuple[int, ...], gates: GateLayout | None = None) -> Topology:
         """The topology that :meth:`to_saved` gave; without ``gates``, of a matrix that has none."""
+        if saved.dtype not in SAVED_TYPES or saved.ndim != 1:
+            raise ValueError(f"a saved topology is a flat tensor of bits or positions, not {saved.dtype}")
         if saved.dtype == torch.uint8:
             return cls.from_bits(saved, shape, gates)
         positions, size = saved.to("cpu", torch.int64), math.prod(shape)

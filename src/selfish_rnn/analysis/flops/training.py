@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from selfish_rnn.analysis.flops.counting import MatrixUse, word_uses
+from selfish_rnn.analysis.records import read_run
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.experiment.small_dense import small_dense
@@ -88,25 +88,22 @@ def run_flops(run: Run, dense: Experiment | None = None) -> TrainingFlops:
     nothing of the network it is smaller than.
     """
     experiment, folder = run.experiment, run.folder
-    records = folder.metrics.read()
-    if not records:
-        raise UserError(f"{folder.path} has no epoch yet: continue it with `selfish-rnn resume {folder.path}`")
-    try:
-        train_tokens = json.loads(folder.corpus.read_text())["tokens"]["train"]
-    except (OSError, ValueError, KeyError) as error:
-        raise UserError(f"{folder.corpus} does not tell how many tokens were trained on ({error})") from None
-    summary = json.loads(folder.summary.read_text()) if folder.summary.exists() else {}
+    record = read_run(folder.path)
+    train_tokens = record.corpus.get("tokens", {}).get("train")
+    if train_tokens is None:
+        raise UserError(f"{folder.corpus} has no number of training tokens: restore it from a copy")
+    summary = record.summary or {}
     vocabulary = summary.get("vocabulary") or len(run.vocabulary)
     uses = language_model_uses(experiment, vocabulary)
     history = TopologyHistory(folder.topologies)
     sizes = {use.name: use.size for use in uses}
-    words = len(records) * train_tokens
-    densities = [{name: gates[WHOLE] for name, gates in record["density"].items()} for record in records]
+    words = len(record.epochs) * train_tokens
+    densities = [{name: gates[WHOLE] for name, gates in epoch.density.items()} for epoch in record.epochs]
     final = densities[-1]
-    if summary:
+    if "density" in summary:
         final = {name: gates[WHOLE] for name, gates in summary["density"].items()}
     dense_share = _dense_share(experiment, train_tokens)
-    steps = records[-1]["step"]
+    steps = record.epochs[-1].step
     stretches = [Stretch(train_tokens, each, dense_share) for each in densities]
     if experiment.rewire_every is not None and history.path.exists():
         # Densities may change inside an epoch, which its record tells nothing of.

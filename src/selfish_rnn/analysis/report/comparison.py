@@ -9,7 +9,7 @@ from typing import Any
 
 from selfish_rnn.analysis.records import RunRecord
 from selfish_rnn.experiment.comparison import flat
-from selfish_rnn.text import counted, spread
+from selfish_rnn.text import counted, printable, spread
 
 ASIDE = ("seed", "checkpoint_every")
 """Settings in which runs of one group may differ."""
@@ -173,5 +173,5 @@ def _told_apart(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> s
 
 def _word(key: str, value: Any) -> str:
     if key.endswith(".name") or key in ("corpus", "engine"):
-        return str(value)
-    return f"{key} {'none' if value is None else value}"
+        return printable(str(value))
+    return printable(f"{key} {'none' if value is None else value}")

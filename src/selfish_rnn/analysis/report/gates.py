@@ -9,7 +9,7 @@ from selfish_rnn.analysis.gates import with_gates
 from selfish_rnn.analysis.names import gate_name, short_names
 from selfish_rnn.analysis.records import Densities
 from selfish_rnn.analysis.report.comparison import Group
-from selfish_rnn.analysis.report.markup import Cell, Markup, table, tag, together
+from selfish_rnn.analysis.report.markup import NOTHING, Cell, Markup, table, tag, together
 from selfish_rnn.analysis.report.sections import Colour, section
 from selfish_rnn.topology.gates import WHOLE
 
@@ -41,7 +41,7 @@ def _last(group: Group) -> Densities:
 
 def _matrix(name: str, short: str, groups: Sequence[Group], swatch: Colour) -> Markup:
     having = [group for group in groups if name in _last(group)]
-    kinds = [gate for gate in _last(having[0])[name] if gate != WHOLE]
+    kinds = list(dict.fromkeys(gate for group in having for gate in _last(group)[name] if gate != WHOLE))
     rows = [
         [together(swatch(group), group.label), *(_density(group, name, gate) for gate in kinds)] for group in having
     ]
@@ -50,7 +50,9 @@ def _matrix(name: str, short: str, groups: Sequence[Group], swatch: Colour) -> M
 
 
 def _density(group: Group, name: str, gate: str) -> Cell:
-    ends = [run.epochs[-1].density[name] for run in group.runs]
+    if gate not in _last(group)[name]:  # of another cell
+        return Cell(NOTHING)
+    ends = [run.epochs[-1].density[name] for run in group.runs if gate in run.epochs[-1].density.get(name, {})]
     density = statistics.fmean(end[gate] for end in ends)
     whole = statistics.fmean(end[WHOLE] for end in ends)
     course = [epoch.density[name][gate] for epoch in group.runs[0].epochs]

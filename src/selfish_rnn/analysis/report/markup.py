@@ -6,6 +6,8 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from selfish_rnn.text import printable
+
 NOTHING = "\u2013"
 """A dash: what a cell shows when there is nothing to show."""
 
@@ -15,13 +17,15 @@ class Markup(str):
 
 
 def tag(name: str, *children: object, **attributes: object) -> Markup:
-    """An element; children that are not :class:`Markup` are text and escaped, attributes always.
+    """Return an element; children that are not :class:`Markup` are text and escaped, attributes always.
+
+    Control characters in either are written out.
 
     >>> tag("p", "a < b", tag("b", "c"), class_="note", data_value=3)
     '<p class="note" data-value="3">a &lt; b<b>c</b></p>'
     """
     written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(value))}"'
+        f' {key.rstrip("_").replace("_", "-")}="{html.escape(printable(str(value)))}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -30,7 +34,9 @@ def tag(name: str, *children: object, **attributes: object) -> Markup:
 
 def together(*children: object) -> Markup:
     """Children one after the other."""
-    return Markup("".join(child if isinstance(child, Markup) else html.escape(str(child)) for child in children))
+    return Markup(
+        "".join(child if isinstance(child, Markup) else html.escape(printable(str(child))) for child in children)
+    )
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from selfish_rnn import __version__
-from selfish_rnn.analysis.records import RunRecord
+from selfish_rnn.analysis.records import RunRecord, section_name
 from selfish_rnn.analysis.report import sections
 from selfish_rnn.analysis.report.comparison import Group, compare
 from selfish_rnn.analysis.report.drawn import series, topology_pictures
@@ -22,7 +22,7 @@ from selfish_rnn.analysis.report.markup import Markup, tag, together
 from selfish_rnn.analysis.style import COLOURS
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import write_atomically
-from selfish_rnn.text import counted
+from selfish_rnn.text import counted, printable
 
 SCRIPTS = ("elements", "curves", "topologies", "page")
 """In the order in which they need each other."""
@@ -88,7 +88,7 @@ def with_own_names(records: Sequence[RunRecord]) -> list[RunRecord]:
         name = record.name
         if names.count(name) > 1 and record.path is not None:
             name = "/".join(record.path.resolve().parts[-2:])
-        result.append(dataclasses.replace(record, name=name))
+        result.append(dataclasses.replace(record, name=printable(name)))
     repeated = [record.name for record in result if sum(other.name == record.name for other in result) > 1]
     if repeated:
         raise UserError(f"two of the runs are called {repeated[0]}: give each run once, and rename one of two")
@@ -126,7 +126,7 @@ def _topologies(any_found: bool) -> Markup:
 
 
 def _title(records: Sequence[RunRecord]) -> str:
-    models = dict.fromkeys(str((record.settings.get("model") or {}).get("name", "model")) for record in records)
+    models = dict.fromkeys(section_name(record.settings.get("model")) or "model" for record in records)
     corpora = dict.fromkeys(str(record.corpus.get("name") or record.settings.get("corpus")) for record in records)
     return f"{', '.join(models)} on {', '.join(corpora)}"
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from selfish_rnn.analysis.flops import TrainingFlops, run_flops
+from selfish_rnn.analysis.flops.training import TrainingFlops, run_flops
 from selfish_rnn.analysis.records import RunRecord
 from selfish_rnn.analysis.report.commands import command_of
 from selfish_rnn.analysis.report.comparison import ASIDE, Comparison, Group, differing

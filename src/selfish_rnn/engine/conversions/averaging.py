@@ -6,7 +6,10 @@ import torch
 from torch import nn
 from torch.optim import swa_utils
 
-from selfish_rnn.engine.packed_weight import PackedWeight, packed_weights
+from selfish_rnn.engine.inference.quantized_weight import quantized_weights
+from selfish_rnn.engine.packed_weight import packed_weights
+from selfish_rnn.engine.packing import sparsifiers
+from selfish_rnn.sparsifier.weights import MaskedWeight
 
 
 class AveragedModel(swa_utils.AveragedModel):
@@ -19,29 +22,77 @@ class AveragedModel(swa_utils.AveragedModel):
         optimizer.step()
         average.update_parameters(model)
 
-    The values of a packed weight change their order when it is rewired, so torch's own class would average values of
-    different positions; a model it has averaged so is refused when it is used. Here the average always has the topology
-    of the model: the average of a weight that was removed goes with it, that of a weight that was grown begins at the
-    first value it is averaged with, as if it had always had that. In a masked model, where the matrices are whole, a
-    removed weight fades out of the average and a grown one fades in from zero.
+    The values of a packed weight change their order when it is rewired, so torch's own class is refused after a
+    rewiring. Here the average always has the topology of the model: the average of a weight that was removed goes with
+    it, that of a weight that was grown begins at the first value it is averaged with, as if it had always had that. In
+    a masked model, where the matrices are whole, a removed weight fades out of the average and a grown one fades in
+    from zero.
     """
 
     def update_parameters(self, model: nn.Module) -> None:
         weights = packed_weights(self.module).values(), packed_weights(model).values()
         for average, weight in zip(*weights, strict=True):
-            _take_topology(average, weight)
+            average.follow(weight, weight.values)
         super().update_parameters(model)
 
 
 @torch.no_grad()
-def _take_topology(average: PackedWeight, weight: PackedWeight) -> None:
-    """Give an average the topology of its weight; what is new has the weight's value."""
-    if torch.equal(average.index, weight.index):
-        return
-    before, places_before = average.sorted()
-    positions, places = weight.sorted()
-    values = weight.values.detach()[places]
-    ranks = torch.searchsorted(before, positions).clamp_(max=max(len(before) - 1, 0))
-    kept = before[ranks] == positions if len(before) else torch.zeros(len(positions), dtype=torch.bool)
-    values[kept] = average.values.detach()[places_before[ranks[kept]]]
-    average.assign(positions, values)
+def blend_(average: nn.Module, model: nn.Module, decay: float) -> None:
+    """Move an exponential average, a target network or a mean teacher towards a model, position by position.
+
+    ::
+
+        target = copy.deepcopy(model)     # after binding, and after packing
+        ...
+        optimizer.step()
+        blend_(target, model, decay=0.999)
+
+    Every parameter becomes ``decay * average + (1 - decay) * model``. A sparse matrix is blended as if both were dense,
+    and then restricted to the topology of the model: a weight that exists in both is blended, one that the model has
+    grown starts from zero in the average, and one that the model has removed leaves the average. So the average has
+    the topology of the model, masked or packed. Buffers are copied. With ``decay=0`` the average becomes a copy.
+
+    Args:
+        average: a deep copy of the model, changed in place.
+        model: a dense, masked or packed model.
+        decay: weight of the average, from 0 to 1.
+    """
+    if not 0 <= decay <= 1:
+        raise ValueError(f"decay must be from 0 to 1, got {decay}")
+    _check_alike(average, model)
+    indexes = set()
+    for mean, packed in zip(packed_weights(average).values(), packed_weights(model).values(), strict=True):
+        mean.follow(packed, torch.zeros_like(packed.values))
+        indexes.add(id(mean.index))
+    masks = {
+        id(weight.parameter): weight.mask
+        for sparsifier in sparsifiers(model)
+        for weight in sparsifier.weights
+        if isinstance(weight, MaskedWeight)
+    }
+    for parameter, source in zip(average.parameters(), model.parameters(), strict=True):
+        parameter.lerp_(source.to(parameter), 1 - decay)
+        if id(source) in masks:
+            parameter.mul_(masks[id(source)].to(parameter))
+    for buffer, original in zip(average.buffers(), model.buffers(), strict=True):
+        if id(buffer) not in indexes:
+            buffer.copy_(original)
+
+
+def _check_alike(average: nn.Module, model: nn.Module) -> None:
+    """Raise an error unless two models have the same parameters, packed in the same places."""
+    if quantized_weights(average) or quantized_weights(model):
+        raise ValueError("int8 models cannot be blended: blend the models they are made from, then quantize a copy")
+    ours, theirs = (_shapes(each) for each in (average, model))
+    different = [name for name in ours | theirs if ours.get(name) != theirs.get(name)]
+    if different:
+        raise ValueError(
+            f"the average and the model differ in {', '.join(different[:5])}: make the average as "
+            "copy.deepcopy(model), after the model is packed, and give both without wrappers"
+        )
+
+
+def _shapes(model: nn.Module) -> dict[str, tuple[int, ...] | None]:
+    """Return the shapes of parameters and the names of buffers."""
+    shapes = {name: getattr(each, "matrix_shape", tuple(each.shape)) for name, each in model.named_parameters()}
+    return {**shapes, **{name: None for name, _ in model.named_buffers()}}

@@ -10,7 +10,7 @@ from torch import nn
 from selfish_rnn.engine.conversions.replaced import mark_replaced
 from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight, rounded
 from selfish_rnn.engine.packed_weight import PackedWeight, packed_weights
-from selfish_rnn.engine.packing import pack, sparsifiers
+from selfish_rnn.engine.packing import modules_left, pack, sparsifiers
 from selfish_rnn.engine.registry import put_quantized, replace_modules
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -29,8 +29,9 @@ def quantize(model: Model, *, arithmetic: Literal["int8", "float32"] = "int8", s
     sums of whole numbers: bit-equal on every processor, for any number of threads and sequences. With ``"float32"``
     only the weights are rounded and everything is computed in single precision: for a model that is too sensitive.
 
-    What is not packed yet is packed first, as :func:`~selfish_rnn.engine.pack` does it (``strict`` as there). Modules
-    keep torch's call conventions. The model is in evaluation mode afterwards, and cannot be trained any more.
+    What is not packed yet is packed first, as :func:`~selfish_rnn.engine.pack` does it (``strict`` as there). What
+    cannot be packed stays in single precision, and a warning says why. Modules keep torch's call conventions. The model
+    is in evaluation mode afterwards, and cannot be trained any more.
     """
     if arithmetic not in ("int8", "float32"):
         raise ValueError(f"arithmetic must be 'int8' or 'float32', got {arithmetic!r}")
@@ -38,14 +39,17 @@ def quantize(model: Model, *, arithmetic: Literal["int8", "float32"] = "int8", s
     if any(sparsifier._optimizers for sparsifier in ruling):
         raise RuntimeError("the model is being trained, and quantizing ends that: quantize copy.deepcopy(model)")
     model = pack(model, strict=strict)
-    for sparsifier in ruling:
-        sparsifier.detach()
     weights = packed_weights(model)
     if not weights:
+        left = modules_left(model)
         raise ValueError(
-            "the model has no sparse weights to quantize: nothing in it is packed, masked or zero; for a dense model "
-            "there is torch.ao.quantization.quantize_dynamic"
+            f"no sparse weight of the model can be quantized, because these modules cannot be packed:\n{left}"
+            if left
+            else "the model has no sparse weights to quantize: nothing in it is packed, masked or zero; for a dense "
+            "model there is torch.ao.quantization.quantize_dynamic"
         )
+    for sparsifier in ruling:
+        sparsifier.detach()
     before = dict(model.named_parameters())
     if arithmetic == "int8":
         together = sum(len(weight.values) for weight in weights.values())

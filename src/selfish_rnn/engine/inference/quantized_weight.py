@@ -14,6 +14,7 @@ from selfish_rnn.engine import library
 from selfish_rnn.engine.index import Known
 from selfish_rnn.engine.inference import targets
 from selfish_rnn.engine.library import address
+from selfish_rnn.engine.parameters.read_only import read_only
 from selfish_rnn.topology import Topology
 
 MOST_COLUMNS = 65535
@@ -143,6 +144,11 @@ class QuantizedWeight(nn.Module):
         flat = torch.zeros(self.shape).flatten()
         flat[positions] = values.to(torch.float32) * scale[positions // self.shape[1]]
         return flat.view(self.shape)
+
+    @property
+    def data(self) -> Tensor:
+        """Dense, read-only copy of the matrix in single precision."""
+        return read_only(self.to_dense())
 
     @property
     def density(self) -> float:

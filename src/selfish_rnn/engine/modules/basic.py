@@ -6,14 +6,15 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from selfish_rnn.engine import functional
 from selfish_rnn.engine.modules.parameters import give_parameters, random_weight, reset_uniform
 from selfish_rnn.engine.packed_weight import PackedWeight
-from selfish_rnn.engine.registry import register_packed
+from selfish_rnn.engine.registry import StandIn, register_packed
 
 
-class PackedLinear(nn.Module):
+class PackedLinear(StandIn):
     """``torch.nn.Linear`` with a sparse weight: ``y = x W^T + b``.
 
     >>> layer = PackedLinear(1500, 10_000, sparsity=0.9)
@@ -51,7 +52,9 @@ class PackedLinear(nn.Module):
         nn.Module.__init__(packed)
         packed.in_features, packed.out_features = linear.in_features, linear.out_features
         packed.weight = PackedWeight.from_dense(linear.weight) if weight is None else weight
-        packed.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach().clone())
+        packed.bias = (
+            None if linear.bias is None else nn.Parameter(linear.bias.detach().clone(), linear.bias.requires_grad)
+        )
         return packed.train(linear.training)
 
     def to_dense(self) -> nn.Linear:
@@ -69,7 +72,7 @@ class PackedLinear(nn.Module):
         return f"in_features={self.in_features}, out_features={self.out_features}, bias={self.bias is not None}"
 
 
-class PackedEmbedding(nn.Module):
+class PackedEmbedding(StandIn):
     """``torch.nn.Embedding`` with a sparse weight.
 
     >>> embedding = PackedEmbedding(10_000, 1500, sparsity=0.9)
@@ -78,6 +81,9 @@ class PackedEmbedding(nn.Module):
     The row ``padding_idx`` gets no gradient. It may have weights, which then never learn: they are zero in a new
     embedding, and what they were in one that is packed.
     """
+
+    kind: ClassVar[type[nn.Embedding]] = nn.Embedding
+    """Class it stands for."""
 
     max_norm: None = None
     norm_type: float = 2.0
@@ -144,5 +150,9 @@ def _obstacle(embedding: nn.Embedding) -> str | None:
     return "sparse gradient" if embedding.sparse else None
 
 
+# First, because the class named last is the one that the packed class stands for.
+register_packed(
+    NonDynamicallyQuantizableLinear, PackedLinear, lambda _: "nn.MultiheadAttention reads its weight itself"
+)
 register_packed(nn.Linear, PackedLinear)
 register_packed(nn.Embedding, PackedEmbedding, _obstacle)

@@ -12,13 +12,14 @@ from torch import nn
 from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight
 from selfish_rnn.engine.operators.recurrent import GATES
 from selfish_rnn.engine.packed_weight import PackedWeight
+from selfish_rnn.engine.registry import StandIn
 from selfish_rnn.topology.sampling import sample
 
 Dense = TypeVar("Dense", bound=nn.Module)
 Self = TypeVar("Self", bound="PackedCells[Any]")
 
 
-class PackedCells(nn.Module, Generic[Dense]):
+class PackedCells(StandIn, Generic[Dense]):
     """What packed recurrent layers and cells have in common; arguments, names and shapes are those of torch's."""
 
     kind: ClassVar[Any]
@@ -80,7 +81,8 @@ def take_parameters(
     """Give a packed module the parameters of a dense one; its matrices packed, or ``weights`` in their place."""
     for name, parameter in dense._parameters.items():
         if parameter is None or not name.startswith("weight"):
-            packed.register_parameter(name, None if parameter is None else nn.Parameter(parameter.detach().clone()))
+            copied = None if parameter is None else nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+            packed.register_parameter(name, copied)
             continue
         rows = (parameter.shape[0],) if name.startswith("weight_hr") else gates
         given = weights.get(name)

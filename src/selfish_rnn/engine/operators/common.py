@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from selfish_rnn.engine import library
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.index import Contents, check_count, contents
+from selfish_rnn.engine.parameters.packed_values import PackedValues
 
 
 def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
@@ -110,7 +111,7 @@ def call(registered: Any, *arguments: Any) -> Any:
 
 
 _PLAINER = (type(None), int, str, bool)
-_PLAIN = (Tensor, nn.Parameter)
+_PLAIN = (Tensor, nn.Parameter, PackedValues)
 
 
 class LayerWeights(NamedTuple):

@@ -9,7 +9,7 @@ from selfish_rnn.files import read_json
 from selfish_rnn.reproduce.results import Result
 
 COSTS = Path("pareto/costs.json")
-"""Costs of networks by width and sparsity, below the folder of results; written by benchmarks/pareto_costs.py."""
+"""Costs of networks by width and sparsity, below the folder of results; written by tools/benchmarks/pareto_costs.py."""
 
 LATENCY, BYTES, HOURS = "next word, int8 (ms)", "int8 weights (MB)", "core-hours of training"
 

@@ -27,9 +27,10 @@ class DenseScores:
         self, signal: Signal | None, weights: Sequence[SparseWeight], optimizers: Collection[Optimizer]
     ) -> None:
         self._signal = signal
-        self._remembered = signal is not None and signal.kept_by_optimizer
+        self.by_momentum = signal is not None and signal.kept_by_optimizer
         self._weights = weights
         self._optimizers = optimizers
+        self._until_known = True
 
     @property
     def by_gradient(self) -> bool:
@@ -38,11 +39,20 @@ class DenseScores:
 
     def is_momentum_of(self, optimizer: Optimizer) -> bool:
         """Whether it is the momentum of this optimizer."""
-        return self._remembered and keeps_momentum(optimizer)
+        return self.by_momentum and keeps_momentum(optimizer)
 
     def in_momentum(self) -> bool:
-        """Whether gradients must stay dense to get into an optimizer's momentum; also before any optimizer is known."""
-        return self._remembered and (not self._optimizers or not self.by_gradient)
+        """Return whether gradients must stay dense to get into an optimizer's momentum.
+
+        Before any optimizer is known they stay dense, unless the run is resumed and its optimizer has no momentum.
+        """
+        if not self._optimizers:
+            return self.by_momentum and self._until_known
+        return self.by_momentum and not self.by_gradient
+
+    def resume(self, in_momentum: bool) -> None:
+        """Continue as in the saved run, where :meth:`in_momentum` was this, until an optimizer is known."""
+        self._until_known = in_momentum
 
     def start(self) -> None:
         """Collect the dense gradients of the backward passes to come, if they are needed."""

@@ -99,6 +99,15 @@ class Model {
 
   [[noreturn]] void wrong(const std::string& what) const { throw std::runtime_error(path_ + " " + what); }
 
+  // Bytes of one number, or 0 for a type that no exported file has. Masks below a density of 1/32 are positions in files
+  // of single precision; int8 files have bits only.
+  static int64_t width_of(const std::string& type) {
+    return type == "I8" || type == "U8" ? 1 : type == "F32" || type == "I32" ? 4 : type == "I64" ? 8 : 0;
+  }
+  static const char* torch_name(const std::string& type) {
+    return type == "F32" ? "float32" : type == "I8" ? "int8" : type == "U8" ? "uint8" : type == "I32" ? "int32" : "int64";
+  }
+
   void read() {
     std::ifstream stream(path_, std::ios::binary);
     if (!stream) wrong("cannot be read");
@@ -113,7 +122,7 @@ class Model {
       Tensor made;
       made.type = field.second.at("dtype", Json::kString).text;
       const Json& offsets = field.second.at("data_offsets", Json::kArray);
-      const int64_t width = made.type == "F32" ? 4 : made.type == "I8" || made.type == "U8" ? 1 : 0;
+      const int64_t width = width_of(made.type);
       if (width == 0 || offsets.items.size() != 2) wrong("has a tensor " + field.first.text + " of another type");
       for (const Json& size : field.second.at("shape", Json::kArray).items) {
         made.shape.push_back(size.whole());
@@ -138,7 +147,7 @@ class Model {
     sum.add(text + "]");
     for (const auto& named : tensors_) {
       const std::string& type = named.second.type;
-      text = "[\"" + named.first + "\", \"torch." + (type == "F32" ? "float32" : type == "I8" ? "int8" : "uint8") + "\", [";
+      text = "[\"" + named.first + "\", \"torch." + torch_name(type) + "\", [";
       for (size_t at = 0; at < named.second.shape.size(); ++at)
         text += (at ? ", " : "") + std::to_string(named.second.shape[at]);
       sum.add(text + "]]");

@@ -1,6 +1,6 @@
 """How long the topological distance between two of the paper's stacked LSTMs takes, and how much memory.
 
-    python benchmarks/topology_distance.py --engine packed --matching one-to-one
+    python tools/benchmarks/topology_distance.py --engine packed --matching one-to-one
 
 Two networks of 1500 units with random weights and topologies of sparsity 0.67, 10,000 samples of each unit.
 """

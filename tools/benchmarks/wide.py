@@ -2,7 +2,7 @@
 
 ::
 
-    python benchmarks/wide.py --units 32768,65536,100000 --threads 2 --out results/wide/sizes.json
+    python tools/benchmarks/wide.py --units 32768,65536,100000 --threads 2 --out results/wide/sizes.json
 
 The network is that of the preset ``wide``, as wide as ``--units`` says, each in a process of its own. Seconds are given
 twice: of the clock, and of the processor, on which other programs have less influence.

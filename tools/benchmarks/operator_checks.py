@@ -1,6 +1,6 @@
 """What checks cost, of steps at 512 units and sparsity 0.9: of what kernels follow, and of numbers that are none.
 
-    python benchmarks/operator_checks.py --out results/operator-checks.json
+    python tools/benchmarks/operator_checks.py --out results/operator-checks.json
 
 The checks of operators in one step are written down as they are called, and then called again alone; those of an update
 are timed where they happen, in memory as the optimizer leaves it. The least of many times counts.

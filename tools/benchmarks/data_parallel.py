@@ -2,8 +2,8 @@
 
 Bytes are those of the loopback device, all headers included, so the script wants one of its own:
 
-    unshare -rn python benchmarks/data_parallel.py --out results/distributed/traffic.json
-    python benchmarks/data_parallel.py --bytes results/distributed/traffic.json \\
+    unshare -rn python tools/benchmarks/data_parallel.py --out results/distributed/traffic.json
+    python tools/benchmarks/data_parallel.py --bytes results/distributed/traffic.json \\
         --speed results/bench/lstm-1500-step/bench.json
 
 The last prints the arithmetic of docs/distributed.md, from these bytes and the time of an update on one machine.

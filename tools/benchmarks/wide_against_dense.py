@@ -2,8 +2,9 @@
 
 ::
 
-    python benchmarks/wide_against_dense.py --runs runs/wide --out results/wide/against-dense.json
-    python benchmarks/wide_against_dense.py --runs try --out try.json model.hidden=64 model.embedding=64 sparsity=0.9
+    python tools/benchmarks/wide_against_dense.py --runs runs/wide --out results/wide/against-dense.json
+    python tools/benchmarks/wide_against_dense.py --runs try --out try.json \\
+        model.hidden=64 model.embedding=64 sparsity=0.9
 
 Both are ordinary runs with one thread, first the wide one, to the end of its epochs (those of the preset, or as
 ``epochs=…`` says). Then the dense one, which is the preset with ``method=small-dense``: as many weights, all those of a

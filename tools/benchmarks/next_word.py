@@ -1,6 +1,6 @@
 """How long the next word takes: one call in int8 and in float32, beside torch's dense int8 (``quantize_dynamic``).
 
-    python benchmarks/next_word.py --hidden 1500 --out results/int8/next-word-1500.txt
+    python tools/benchmarks/next_word.py --hidden 1500 --out results/int8/next-word-1500.txt
 
 A language model of 10,000 words with two LSTM layers (or RHN, ON-LSTM), batch 1, sparse matrices drawn at random. In
 every round each contender, in an order drawn anew, reads some words, timed one by one; its time in the round is the
@@ -10,7 +10,7 @@ Of RHN and ON-LSTM torch quantises the output layer only: their cells are none i
 
 Dense int8 as it is on a processor without AVX-512 (torch multiplies with FBGEMM, which is told so by a function):
 
-    ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 python benchmarks/next_word.py --dense-avx2 --kernels avx2
+    ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 python tools/benchmarks/next_word.py --dense-avx2 --kernels avx2
 """
 
 from __future__ import annotations

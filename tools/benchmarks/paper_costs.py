@@ -1,6 +1,6 @@
 """What the paper's experiments cost on more cores than one: arithmetic from the plan of ``reproduce --scale paper``.
 
-    python benchmarks/paper_costs.py
+    python tools/benchmarks/paper_costs.py
 
 Every run has one core and goes on from its checkpoint where it is lost; the longest runs start first.
 """

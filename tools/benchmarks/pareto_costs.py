@@ -1,6 +1,6 @@
 """Costs of large sparse and small dense networks: the next word in int8, bytes, and a training step.
 
-    python benchmarks/pareto_costs.py --out results/pareto/costs.json
+    python tools/benchmarks/pareto_costs.py --out results/pareto/costs.json
 
 Language models with two LSTM layers and a vocabulary of 10,000 words: dense ones of several widths by torch and ONNX
 Runtime (extra ``rivals``; left out where it is not installed), and sparse ones by the int8 program of this package.

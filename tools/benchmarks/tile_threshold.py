@@ -2,7 +2,7 @@
 
 ::
 
-    python benchmarks/tile_threshold.py --out results/wide/tile-threshold.json
+    python tools/benchmarks/tile_threshold.py --out results/wide/tile-threshold.json
 
 ``limit`` is the density below which tiles grow (``VERY_SPARSE`` in ``engine/tiling.py``).
 """

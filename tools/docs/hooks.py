@@ -150,7 +150,7 @@ def _origin(source: str) -> str:
 
 def _in_site(target: str) -> str:
     """Where in the site a file or folder of the repository is."""
-    if target.startswith("docs/") and not target.startswith("docs/making"):
+    if target.startswith("docs/"):
         return target.removeprefix("docs/")
     return PAGES.get(target) or _copy(target)
 

@@ -1,6 +1,6 @@
 """How long a product takes for several vectors at once: int8, packed float32, and what torch has for dense matrices.
 
-    python benchmarks/batches.py --hidden 1500 --out results/int8/batches-1500.txt
+    python tools/benchmarks/batches.py --hidden 1500 --out results/int8/batches-1500.txt
 
 The matrix is that of the gates of an LSTM, 4 hidden x hidden. In every round each contender, in an order drawn anew,
 has its turn; its time in the round is the best of a few calls. Reported: the median over the rounds, in microseconds

@@ -1,6 +1,6 @@
 """Draws the figures of docs/how-it-works.md: a rewiring of a small LSTM in steps, and the average of a grown weight.
 
-    python docs/making/rewiring_figure.py [FOLDER]
+    python tools/docs/rewiring_figure.py [FOLDER]
 
 The LSTM is trained and rewired by the package itself. FOLDER is docs/figures unless it is given.
 """
@@ -189,4 +189,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[1] / "figures")
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[2] / "docs" / "figures")

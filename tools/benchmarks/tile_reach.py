@@ -2,7 +2,7 @@
 
 ::
 
-    python benchmarks/tile_reach.py --out results/wide/tile-reach.json
+    python tools/benchmarks/tile_reach.py --out results/wide/tile-reach.json
 
 Large tiles with 40 weights a line, of ever more columns: a panel of 64 tokens is 256 bytes of each. Timed are products
 (SpMM) and gradients of the weights (SDDMM), one thread, the best of many short calls, in seconds of the processor;

@@ -1,6 +1,6 @@
 """A tagger of two bidirectional LSTM layers over sentences of different lengths (``PackedSequence``), in both engines.
 
-    python benchmarks/tagger.py results/tagger/lstm-512.json --threads 2
+    python tools/benchmarks/tagger.py results/tagger/lstm-512.json --threads 2
 
 First both engines train the same steps from the same start, with a rewiring after every ten: are the losses the same?
 Then steps are timed in turns (forward and backward pass, clipping, Adam); ratios are medians over the rounds of
@@ -16,7 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +142,7 @@ for ratio in ("dense / packed", "masked / packed"):
     print(f"{ratio}: {found[ratio]['median']:.2f} ({found[ratio]['lowest']:.2f}-{found[ratio]['highest']:.2f})")
 record = {
     "command": "python " + " ".join(sys.argv),
-    "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    "date": datetime.now(UTC).isoformat(timespec="seconds"),
     "machine": system.machine(),
     "threads": options.threads,
     "kernels": library.target(),

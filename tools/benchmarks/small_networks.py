@@ -1,6 +1,6 @@
 """From which size on a packed LSTM layer is faster than torch's dense one.
 
-    python benchmarks/small_networks.py results/small-networks/table.json
+    python tools/benchmarks/small_networks.py results/small-networks/table.json
 
 One layer with as many inputs as units, one thread, seconds of processor time (a busy machine does not lengthen them).
 Torch runs an LSTM with oneDNN or without: the faster one counts. And the next word of a language model so small (two
@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,7 @@ print("next word of 16 units, us:", *(f"{name} {microseconds:.0f}" for name, mic
 options.out.parent.mkdir(parents=True, exist_ok=True)
 record = {
     "command": "python " + " ".join(sys.argv),
-    "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    "date": datetime.now(UTC).isoformat(timespec="seconds"),
     "machine": system.machine(),
     "kernels": library.target(),
     "torch": torch.__version__,

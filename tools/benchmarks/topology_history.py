@@ -1,6 +1,6 @@
 """How large the history of the paper's stacked LSTM's topology becomes, and the processor time of writing it.
 
-    python benchmarks/topology_history.py
+    python tools/benchmarks/topology_history.py
 
 66 million positions, sparsity 0.67, prune rate 0.7 falling as a cosine over 20 rewirings. Some rewirings are made and
 measured; the others are computed from how many bytes a random list takes, which the measured ones check.

@@ -1,6 +1,6 @@
 """Writes docs/configuration.md from the settings themselves.
 
-python docs/making/configuration.py
+python tools/docs/configuration.py
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from selfish_rnn.experiment.settings import (
 )
 from selfish_rnn.topology.methods import OPTIONAL_PARTS, registered_names
 
-PAGE = Path(__file__).parents[1] / "configuration.md"
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 SECTIONS = ("model", "method", "optimizer")
 
 HEAD = """\
 # Configuration
 
-<!-- Written by docs/making/configuration.py from the settings themselves; do not edit. -->
+<!-- Written by tools/docs/configuration.py from the settings themselves; do not edit. -->
 
 Every setting of an experiment, as it stands in a preset or a YAML file. On the command line: `key=value`, inside a
 section `section.key=value`. `selfish-rnn show PRESET` prints a preset with all of them. A preset may have other values
