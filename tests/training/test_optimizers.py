@@ -22,7 +22,7 @@ def options(name: str, **given: Any) -> OptimizerSettings:
 
 
 def build(name: str, **given: Any) -> Optimizer:
-    return build_optimizer(options(name, **given), [nn.Parameter(torch.ones(2))])
+    return build_optimizer(options(name, **given), [nn.Parameter(torch.ones(2))], epochs=40, below=5.0)
 
 
 @pytest.mark.parametrize(

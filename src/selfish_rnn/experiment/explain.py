@@ -63,7 +63,7 @@ def _place(settings: type[BaseModel], path: tuple[int | str, ...]) -> tuple[list
     """The part of an error's path that users know, which is keys, and the sections that can be at its end."""
     place: list[str] = []
     sections = [settings]
-    for word in map(str, path):
+    for word in (str(each) for each in path if not isinstance(each, int)):  # without the places in lists
         if len(sections) > 1:  # a section that is chosen by its name, which the path has between two keys
             sections = [section for section in sections if word in names_of(section)]
             continue

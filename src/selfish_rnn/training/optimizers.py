@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
-from selfish_rnn.experiment.settings import OptimizerSettings
+from selfish_rnn.corpora import Corpus, unigram_perplexity
+from selfish_rnn.experiment.settings import AveragedSettings, OptimizerSettings, epochs_before
 from selfish_rnn.optim import NTASGD, SNTASGD
+
+LEARNED = 0.9
+"""Fraction of the unigram perplexity below which a network has learned from context."""
 
 _OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "snt-asgd": SNTASGD,
@@ -19,9 +24,28 @@ _OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 }
 
 
-def build_optimizer(settings: OptimizerSettings, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """The optimizer that the settings name; all but the rules of the learning rate are arguments of its own."""
-    return _OPTIMIZERS[settings.name](parameters, **settings.model_dump(exclude={"name", "drop", "decay"}))
+def build_optimizer(
+    settings: OptimizerSettings, parameters: Iterable[nn.Parameter], epochs: int, below: float
+) -> Optimizer:
+    """Return the optimizer that the settings name.
+
+    All settings except the rules of the learning rate are arguments of its constructor. Averaging optimizers also get
+    the epoch in which averaging starts, out of ``epochs``, or the validation loss that an epoch must be ``below`` to
+    count.
+    """
+    arguments = settings.model_dump(exclude={"name", "drop", "decay"})
+    if isinstance(settings, AveragedSettings):
+        start = settings.average_from
+        arguments |= {"average_from": None if start is None else epochs_before(start, epochs), "below": below}
+    return _OPTIMIZERS[settings.name](parameters, **arguments)
+
+
+def learned_loss(corpus: Corpus) -> float:
+    """Return the validation loss below which a network has learned more than the frequencies of words.
+
+    It is that of 0.9 times the unigram perplexity.
+    """
+    return math.log(LEARNED * unigram_perplexity(corpus, "valid"))
 
 
 class LearningRate:

@@ -32,7 +32,7 @@ from selfish_rnn.training.metrics import (
     spoilt_gradient,
     spoilt_weight,
 )
-from selfish_rnn.training.optimizers import LearningRate, build_optimizer
+from selfish_rnn.training.optimizers import LearningRate, build_optimizer, learned_loss
 from selfish_rnn.training.parallel import BatchParts, Ranks
 from selfish_rnn.training.saved_weights import (
     load_portable_optimizer,
@@ -66,7 +66,8 @@ class Trainer:
         self.rows = batched(corpus.train, experiment.batch_size).to(experiment.device)
         rewirings = planned_rewirings(experiment, len(self.rows))
         self.model, self.sparsifier = build_network(experiment, len(corpus.vocabulary), rewirings)
-        self.optimizer = build_optimizer(experiment.optimizer, self.model.parameters())
+        below = learned_loss(corpus)
+        self.optimizer = build_optimizer(experiment.optimizer, self.model.parameters(), experiment.epochs, below)
         self._averaged = self.optimizer if isinstance(self.optimizer, AveragedSGD) else None
         # Torch tells an optimizer's own hooks before the sparsifier's, which may rewire by these weights.
         self.optimizer.register_step_post_hook(lambda *_: self.check_finite(self.state.step + 1))
