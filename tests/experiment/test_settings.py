@@ -103,7 +103,10 @@ def test_a_cell_is_chosen_by_the_models_name_and_is_no_key():
             "unknown key 'optimizer.drop.pateince' (did you mean 'optimizer.drop.patience'?); known are factor",
         ),
         ({"batch_size": 20, "sub_batches": 3}, "batch_size 20 cannot be divided into 3 sub_batches"),
-        ({"optimizer": "adam", "restart_at": [3]}, "restart_at needs an averaging optimizer or averages, not adam alone"),
+        (
+            {"optimizer": "adam", "restart_at": [3]},
+            "restart_at needs an averaging optimizer or averages, not adam alone",
+        ),
         ({"model": ["rhn"]}, "model: needs the name of the model"),
         ({"model": {"name": ["rhn"]}}, "model: unknown model ['rhn']"),
         ({"method": {"name": ["selfish"]}}, "method.name: unknown method ['selfish']"),
