@@ -29,41 +29,18 @@ from tiny_runs import TINY_MODELS, tiny_settings, write_corpus
 LONGEST_ERROR = 2 * LONGEST_MESSAGE
 
 INNER = {
-    "model": (
-        "name",
-        "hidden",
-        "embedding",
-        "layers",
-        "dropout",
-        "depth",
-        "chunk",
-        "experts",
-        "tied",
-        "init_range",
-        "x",
-    ),
-    "optimizer": (
-        "name",
-        "lr",
-        "weight_decay",
-        "betas",
-        "eps",
-        "momentum",
-        "nonmono",
-        "average_from",
-        "drop",
-        "decay",
-        "x",
-    ),
+    "model": ("name", "hidden", "embedding", "layers", "dropout", "depth", "chunk", "experts", "tied", "init_range"),
+    "optimizer": ("name", "lr", "weight_decay", "betas", "eps", "momentum", "nonmono", "average_from", "drop", "x"),
     "method": ("name", "allocation", "removal", "pool", "growth", "redistribution", "pruning", "strength"),
 }
 NAMES = (
     *TINY_MODELS, *OPTIMIZERS, *METHODS, "iss", "small-dense", "cosine", "auto", "packed", "masked", "cuda", "cpu:0",
 )  # fmt: skip
 VALUES = (
+    "[{kind: nt, from: 1}]", "[{kind: snt}, {kind: nt, from: .5}]",
     "", "0", "1", "-1", "2", "3", "7", "1000", "1e3", "1e-3", "0.5", "0.9", "1.0", "1e308", "-0.0", ".inf",
     "-.inf", ".nan", "null", "true", "yes", "[]", "[1]", "[0.9, 0.999]", "[1, 1]", "{}", "{a: 1}",
-    "{factor: 2, patience: 1}", "[{kind: nt, from: 1}]", "[{kind: snt}, {kind: nt, from: .5}]", "x", "'", '"', "a: b", "*a", "&a", "!!int 3", "!!python/name:os.system",
+    "{factor: 2, patience: 1}", "x", "'", '"', "a: b", "*a", "&a", "!!int 3", "!!python/name:os.system",
     "2020-99-99", "12:30:45", "0x1f", "0o17", "0b1", "1_000", "2147483648", "9223372036854775808", "1" * 400, "~",
     "?", "|", ">", "%", "@", "`", "\u202e", "\x1b[2J", "é" * 50, "[" * 60,
 )  # fmt: skip

@@ -190,7 +190,7 @@ def test_inside_the_block_the_raw_weights_are_missing(call: str) -> None:
     average = IterateAverage("snt", "x")
     train(model, optimizer, 1)
     average.update(optimizer)
-    with average.swapped_in(optimizer), pytest.raises(RuntimeError, match="needs? the raw weights"):  # noqa: PT012
+    with average.swapped_in(optimizer), pytest.raises(RuntimeError, match=r"needs? the raw weights"):  # noqa: PT012
         if call == "rewire":
             sparsifier.rewire()
         elif call == "swapped_in":
