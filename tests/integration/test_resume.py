@@ -17,7 +17,7 @@ from tiny_runs import finished_run, result_of, stop_after, tiny_run, tiny_words
 
 pytestmark = pytest.mark.slow
 
-AVERAGING = {"name": "snt-asgd", "lr": 30.0, "average_from": 1}
+AVERAGING = {"name": "snt-asgd", "lr": 30.0, "nonmono": 0, "average_from": 1}
 AVERAGES = [{"kind": "nt", "from": 2}, {"kind": "snt", "from": 0.3}, {"kind": "nt", "from": "trigger"}]
 DROP = {"factor": 2.0, "patience": 0}
 EXPERIMENTS: dict[str, dict[str, Any]] = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_averaged import copies, same, train
 from torch import nn
@@ -122,6 +122,7 @@ def test_ages_of_additional_averages_are_loaded_exactly() -> None:
     assert torch.equal(restored.state[other.weight]["age:x"], optimizer.state[model.weight]["age:x"])
 
 
+@settings(max_examples=30)
 @given(
     kind=st.sampled_from(["snt", "nt"]),
     start=st.integers(0, 12),

@@ -176,7 +176,7 @@ class RunFolder:
         return self.averages / f"{name}.safetensors"
 
     def read_model(self, run: str, average: str | None = None) -> dict[str, Tensor]:
-        """Return the weights of the best model so far, or of the best model of an additional average.
+        """Return the weights of the best model so far, or of an additional average.
 
         Weights of a run with another identity, or trained with other words than ``vocabulary.json`` has, are refused.
         """
