@@ -176,7 +176,7 @@ def test_points_of_the_claims_are_their_evidence(root: Path) -> None:
 def test_one_seed_has_no_interval(tmp_path: Path) -> None:
     for case, test in ((SELFISH, 100.0), (STATIC, 110.0)):
         Results(tmp_path, "small").keep(*made_up(case, 1, test))
-    (row,) = claim_points(findings_of(tmp_path, "small"))["panels"]["difference of test perplexity"]
+    row = claim_points(findings_of(tmp_path, "small"))["panels"]["difference of test perplexity"][0]
     assert (row["low"], row["high"], row["verdict"]) == (None, None, INCONCLUSIVE)
 
 

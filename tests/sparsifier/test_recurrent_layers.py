@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from reference import equal_shares, sorted_removal
 from selfish_rnn import SELFISH, SNTASGD, Method, Sparsifier, engine
 from selfish_rnn.engine import unpack
+from selfish_rnn.models import MODELS
+from selfish_rnn.sparsifier.registry import layer_weights
 
 ENGINES = ["masked", pytest.param("packed", marks=pytest.mark.skipif(not engine.available(), reason="needs kernels"))]
 
@@ -156,3 +158,35 @@ def test_a_module_in_two_places_is_one_layer() -> None:
     total = sparsifier.active_weights
     sparsifier.rewire()
     assert (len(sparsifier.weights), sparsifier.active_weights) == (2, total)
+
+
+SMALL: dict[str, dict[str, int]] = {
+    "stacked-lstm": {"embedding": 6, "hidden": 8},
+    "stacked-gru": {"embedding": 6, "hidden": 8},
+    "stacked-rnn": {"embedding": 6, "hidden": 8},
+    "rhn": {"hidden": 8, "depth": 3},
+    "on-lstm": {"embedding": 6, "hidden": 8, "chunk": 2},
+    "awd-lstm-mos": {"embedding": 6, "hidden": 8, "hidden_last": 7, "experts": 3},
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_models_keep_the_budget_of_every_layer_in_both_engines(name: str) -> None:
+    topologies = []
+    for packed in (False, True) if engine.available() else (False,):
+        torch.manual_seed(0)
+        model: nn.Module = MODELS[name](13, **SMALL[name])
+        groups = [set(weights) for weights in layer_weights(model)]
+        sparsifier = Sparsifier(model, sparsity=0.6, prune_rate=0.7, rewirings=8, seed=1)
+        layers = [[w.name for w in sparsifier.weights if id(w.parameter) in group] for group in groups]
+        before = counts(sparsifier)
+        if packed:
+            model = engine.pack(model, strict=True)
+        for _ in range(3):
+            sparsifier.rewire()
+        after = counts(sparsifier)
+        for layer in layers:
+            assert sum(after[each] for each in layer) == sum(before[each] for each in layer)
+        assert any(after[each] != before[each] for each in after)
+        topologies.append(sparsifier.masks())
+    assert all(torch.equal(mask, topologies[-1][each]) for each, mask in topologies[0].items())

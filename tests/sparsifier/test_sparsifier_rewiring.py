@@ -267,3 +267,13 @@ def test_a_state_says_in_which_pool_weights_are_ranked() -> None:
     other.load_state_dict(earlier)
     with pytest.raises(ValueError, match="ranks weights in pool 'layer', this sparsifier's method 'selfish' in 'matri"):
         other.load_state_dict(state)
+
+
+def test_a_method_that_removes_nothing_goes_with_every_pool() -> None:
+    states = {
+        method: Sparsifier(Classifier(), sparsity=0.5, method=method, rewirings=4).state_dict()
+        for method in ("static", "selfish")
+    }
+    assert states["static"]["pool"] is None
+    Sparsifier(Classifier(), sparsity=0.5, rewirings=4).load_state_dict(states["static"])
+    Sparsifier(Classifier(), sparsity=0.5, method="static", rewirings=4).load_state_dict(states["selfish"])

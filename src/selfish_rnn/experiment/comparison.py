@@ -35,7 +35,7 @@ def changed_settings(before: Settings, now: Experiment) -> list[str]:
     Settings that an earlier version did not have are compared with their defaults.
     """
     current = now.model_dump(mode="json", exclude=set(MAY_CHANGE))
-    known = {key: before[key] for key in current if key in before}
+    known = {key: value for key, value in before.items() if key in current}
     complete = Experiment.model_validate(known).model_dump(mode="json", exclude=set(MAY_CHANGE))
     return _differing(flat(complete), flat(current))
 

@@ -9,7 +9,10 @@ from pydantic import BaseModel, ValidationError
 
 from selfish_rnn.errors import nearest, shown, unknown
 
-INNER_KEYS = {"lr": "optimizer", "nonmono": "optimizer", "hidden": "model", "embedding": "model", "layers": "model"}
+INNER_KEYS = {
+    **dict.fromkeys(("lr", "nonmono", "average_from"), "optimizer"),
+    **dict.fromkeys(("hidden", "embedding", "layers", "init_range"), "model"),
+}
 """Keys inside sections that users look for outside."""
 
 MOST, LONGEST_KEY = 5, 80

@@ -10,7 +10,7 @@ import torch
 
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.comparison import changed_settings, identity
-from selfish_rnn.files import clear_write_errors, make_folder, save_tensors
+from selfish_rnn.files import save_tensors
 from selfish_rnn.runs.checkpoints import DamagedError
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.runs.logs import EventLog
@@ -109,8 +109,6 @@ class RunRecorder(PauseKeeper):
         self._save_model(self.folder.model, trainer, trainer.state.best_epoch)
 
     def on_best_average(self, trainer: Trainer, name: str) -> None:
-        with clear_write_errors(self.folder.averages):
-            make_folder(self.folder.averages)
         self._save_model(self.folder.average(name), trainer, trainer.averages.best[name].epoch)
 
     def _save_model(self, path: Path, trainer: Trainer, epoch: int) -> None:

@@ -254,7 +254,7 @@ class Sparsifier(TopologyKeeper):
             "steps_done": self.steps_done,
             "last_rewired_fraction": self.last_rewired_fraction,
             "parts": dict(self._part_state),
-            "pool": self.method.pool.name,
+            "pool": self.method.pool.name if self.method.removal else None,
             "generator": self._generator.get_state(),
             "shapes": {weight.name: list(weight.shape) for weight in self.weights},
             "masks": {weight.name: weight.topology.to_saved() for weight in self.weights},

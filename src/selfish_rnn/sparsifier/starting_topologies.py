@@ -101,9 +101,14 @@ def _warn_of_zeros(chosen: Sequence[Chosen]) -> None:
 
 
 def check_saved_pool(state: Mapping[str, Any], method: Method) -> None:
-    """Raise if a saved state is of a method with another pool; states of earlier versions had no pool ``layer``."""
+    """Raise if a saved state is of a method with another pool, unless one of both removes nothing.
+
+    States of earlier versions do not name their pool, and none was the layer.
+    """
+    if method.removal is None:
+        return
     pool, saved = method.pool.name, state.get("pool")
-    if saved is None and method.pool.layer:
+    if "pool" not in state and method.pool.layer:
         raise ValueError(
             f"the saved state comes from an earlier version, in which {method.name!r} ranked each matrix by itself; "
             'continue it with method=SELFISH.replace(pool="matrix"), or bind without loading to rank by layer'

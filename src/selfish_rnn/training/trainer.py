@@ -328,7 +328,7 @@ class Trainer:
             "sparsifier": without_masks(self.sparsifier.state_dict()),
             "optimizer": portable_optimizer(self.optimizer, self.model, self._stateful_weights),
             "learning_rate": self.learning_rate.state_dict(),
-            "averages": self.averages.state_dict(),
+            **({"averages": self.averages.state_dict()} if self.experiment.averages else {}),
             **self._parts.state_dict(),
             "window_lengths": self._window_lengths.get_state(),
         }
@@ -340,7 +340,7 @@ class Trainer:
         self.sparsifier.load_state_dict(with_masks(state["sparsifier"], state["model"]))
         load_portable_optimizer(self.optimizer, state["optimizer"], self.model, self._stateful_weights)
         self.learning_rate.load_state_dict(state["learning_rate"])
-        if "averages" in state:  # earlier versions had none
+        if "averages" in state:
             self.averages.load_state_dict(state["averages"])
         self.state = TrainState.of(state["state"])
         self._parts.load_state_dict(state)
