@@ -1,4 +1,4 @@
-"""What sparsity gains and costs: several quantities against sparsity, each relative to the dense network."""
+"""Gains and costs of sparsity: several quantities against sparsity, each relative to the dense network."""
 
 from __future__ import annotations
 
