@@ -6,23 +6,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from selfish_rnn.errors import UserError, unknown
-from selfish_rnn.reproduce.case import Item
+from selfish_rnn.reproduce.case import Case, Item
 from selfish_rnn.reproduce.making import Workshop, make
-from selfish_rnn.reproduce.paper.comparisons import TUNING
+from selfish_rnn.reproduce.paper.comparisons import PARETO, PARETO_TUNING, TUNING
 from selfish_rnn.reproduce.paper.stages import STAGES, Stage
-from selfish_rnn.reproduce.plan import PlannedRun, seeds_of_scale
+from selfish_rnn.reproduce.plan import PlannedRun, seeds_of, seeds_of_scale
 from selfish_rnn.reproduce.results import Results
 from selfish_rnn.reproduce.scales import Scale
 from selfish_rnn.reproduce.tuning import GRIDS, TUNING_SEED, Grid
 from selfish_rnn.scheduling.scheduler import Outcome
 
 
-def stage_runs(stage: Stage, scale: Scale, seeds: Sequence[int] = ()) -> list[PlannedRun]:
+def stage_runs(stage: Stage, scale: Scale) -> list[PlannedRun]:
     """Return the runs of the cases of a stage, first seeds first."""
-    by_case = [[PlannedRun(scale, case, seed) for seed in seeds or seeds_of_scale(case, scale)] for case in stage.cases]
+    by_case = [[PlannedRun(scale, case, seed) for seed in _seeds(case, scale)] for case in stage.cases]
     rounds = max(map(len, by_case), default=0)
     runs = [runs[number].trained_run for number in range(rounds) for runs in by_case if number < len(runs)]
     return list({run.name: run for run in runs}.values())
+
+
+def _seeds(case: Case, scale: Scale) -> tuple[int, ...]:
+    """Return the seeds of a case; the runs of the pareto figure take hours, and have one."""
+    return seeds_of(PARETO, case, scale) if case in PARETO.cases else seeds_of_scale(case, scale)
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,8 @@ def check_choices(names: Sequence[str], scale: Scale, results: Results) -> None:
 
 def grids_of(items: Sequence[Item]) -> tuple[str, ...]:
     """Return the names of the grids that items show."""
-    return tuple(grid.name for grid in GRIDS) if TUNING in items else ()
+    networks = {case.network for item in items if item in (TUNING, PARETO_TUNING) for case in item.cases}
+    return tuple(grid.name for grid in GRIDS if grid.case.network in networks)
 
 
 def make_tuning(names: Sequence[str], workshop: Workshop, only: Sequence[str] = ()) -> list[Outcome]:

@@ -6,12 +6,13 @@ The networks of the paper are ``stacked-lstm``, ``rhn``, ``on-lstm``, ``on-lstm-
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from selfish_rnn.errors import UserError, unknown
 from selfish_rnn.reproduce.case import Case
-from selfish_rnn.reproduce.tuning import CHOSEN, LSTM, MOS, ON_LSTM, RHN
+from selfish_rnn.reproduce.tuning import CHOSEN, LONG, LSTM, MOS, ON_LSTM, RHN
 
 TIMED = ("rescale=true", "model.dropout=0.5", "optimizer.nonmono=2")
 """Changes for runs that end by the clock: they have hours, not days, which is short for the paper's dropout of 0.65 and
@@ -65,6 +66,22 @@ def _timed(preset: str, wide: int, narrow: int, *changes: str) -> dict[str, tupl
     }
 
 
+def _pareto(widths: Mapping[int, int], epochs: tuple[int, int], *changes: str) -> dict[str, tuple[str, ...]]:
+    """Return the networks of the pareto figure by their usual widths, each for two numbers of epochs.
+
+    Averages begin after a third of the epochs, and anew after 0.6 and 0.85 of them.
+    """
+    networks = {}
+    for usual, width in widths.items():
+        for ending, count in zip(("", LONG), epochs, strict=True):
+            networks[f"pareto-{usual}{ending}"] = (
+                "ptb-stacked-lstm", *changes, "model.tied=true", f"model.embedding={width}", f"model.hidden={width}",
+                "rescale=true", f"epochs={count}", f"optimizer.average_from={count // 3}",
+                f"restart_at=[{round(0.6 * count)}, {round(0.85 * count)}]",
+            )  # fmt: skip
+    return networks
+
+
 _TINY_TEXT = (
     "corpus=python-docs", "train_tokens=1500", "epochs=3", "engine=masked", "batch_size=10", "sub_batches=1",
     "valid_batch_size=100", "test_batch_size=100", "window=20", "optimizer.nonmono=0", "rescale=true",
@@ -89,9 +106,10 @@ TINY = Scale(
         ),
         "wide-lstm": ("ptb-stacked-lstm", *_TINY_TEXT, "model.embedding=16", "model.hidden=16"),
         "narrow-lstm": ("ptb-stacked-lstm", *_TINY_TEXT, "model.embedding=8", "model.hidden=8"),
+        **_pareto({1500: 12, 512: 6, 272: 4}, (3, 4), *_TINY_TEXT),
     },
     updates=8,
-    hours=dict.fromkeys(("stacked-lstm", "rhn", "on-lstm", "on-lstm-1300", "awd-lstm-mos"), _TINY_HOURS),
+    hours=defaultdict(lambda: _TINY_HOURS),
     budget=1.5,
     marks=1,
     seeds=(1,),
@@ -141,6 +159,12 @@ _SELECTIONS = {
     "nt-trigger": "nt-trigger-no-restart",
 }
 
+_PARETO_HOURS = {
+    "pareto-1500": 6.3, "pareto-1500-long": 19, "pareto-512": 3.5, "pareto-512-long": 10.6, "pareto-272": 1.6,
+    "pareto-272-long": 4.7,
+}  # fmt: skip
+"""Of sparse runs; the estimate of a dense one is longer by a factor."""
+
 SMALL = Scale(
     name="small",
     about="minutes of one core a run, with the paper's proportions of weights to words and of recurrent weights",
@@ -151,9 +175,17 @@ SMALL = Scale(
         "on-lstm-1300": ("ptb-on-lstm-small", "epochs=78", *_EVERY_METHOD, f"restart_at={[*RESTARTS, 68]}"),
         "awd-lstm-mos": ("ptb-awd-lstm-mos-small", *_COMMON),
         **_timed("ptb-stacked-lstm", 1500, 650),
+        **_pareto({1500: 1500, 512: 512, 272: 272}, (33, 100)),
     },
     updates=720,
-    hours={"stacked-lstm": 0.12, "rhn": 0.12, "on-lstm": 0.12, "on-lstm-1300": 0.16, "awd-lstm-mos": 0.12},
+    hours={
+        "stacked-lstm": 0.12,
+        "rhn": 0.12,
+        "on-lstm": 0.12,
+        "on-lstm-1300": 0.16,
+        "awd-lstm-mos": 0.12,
+        **_PARETO_HOURS,
+    },
     budget=TIMED_SECONDS,
     seeds=(1, 2, 3, 4, 5),
     fewer=3,

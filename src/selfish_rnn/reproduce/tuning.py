@@ -33,6 +33,10 @@ CHOSEN: dict[str, float] = {
     "dense-92": 0.3,
     "dense-158": 0.4,
     "dense-196": 0.5,
+    "pareto-1500-sparse-0.9": 0.35,
+    "pareto-512": 0.5,
+    "pareto-272": 0.3,
+    "pareto-1500-sparse-0.8": 0.45,
 }
 """Value of every grid at scale ``small``. A test compares it with the results of the tuning."""
 
@@ -121,6 +125,18 @@ def _others(network: str, keys: tuple[str, ...], dense: tuple[float, ...], spars
     ]
 
 
+LONG = "-long"
+"""End of the name of a network that is trained for more epochs, with the same choices."""
+
+
+def _pareto(case: Case, values: tuple[float, ...], first: tuple[float, ...], stage: str) -> Grid:
+    """Return the grid of a network on the whole Penn Treebank, trained for few epochs."""
+    few = replace(case, changes=("epochs=8", "optimizer.average_from=4"))
+    start = "dense" if case.sparsity is None else f"sparse-{case.sparsity:g}"
+    name = case.network if case.sparsity is None else f"{case.network}-{start}"
+    return Grid(name, few, _DROPOUT, values, first, start, stage)
+
+
 GRIDS: tuple[Grid, ...] = (
     Grid("dense", _dense(), _DROPOUT, _WIDE, (0.55, 0.6, 0.65, 0.7), "dense"),
     Grid("small-dense", Case(LSTM, "small-dense", "nt-asgd"), _DROPOUT, _COARSE, (0.3, 0.4, 0.5), "small-dense"),
@@ -153,6 +169,10 @@ GRIDS: tuple[Grid, ...] = (
     *_others(RHN, _IN_AND_OUT, (0.5, 0.6, 0.7), (0.4, 0.5, 0.6)),
     *_others(ON_LSTM, _IN_AND_OUT, (0.4, 0.5, 0.6), (0.3, 0.4, 0.5)),
     *_others(MOS, _IN_AND_OUT, (0.4, 0.5, 0.6), (0.3, 0.4, 0.5)),
+    _pareto(Case("pareto-1500", "static", sparsity=0.9), _steps(0.05, 0.75, 0.1), (0.25, 0.35, 0.45), "pareto"),
+    _pareto(Case("pareto-512", "dense", "nt-asgd"), _COARSE, (0.4, 0.5, 0.6), "pareto"),
+    _pareto(Case("pareto-272", "dense", "nt-asgd"), _COARSE, (0.2, 0.3, 0.4), "pareto-more"),
+    _pareto(Case("pareto-1500", "static", sparsity=0.8), _steps(0.05, 0.75, 0.1), (0.35, 0.45, 0.55), "pareto-more"),
 )  # fmt: skip
 """Grids in the order in which they are trained."""
 
@@ -179,7 +199,8 @@ def tuned_words(case: Case, sparsity: float, chosen: Mapping[str, float], grids:
         chosen: Value by name of the grid; grids without a value are left out.
         grids: Where the names of the settings come from.
     """
-    grids = [grid for grid in grids if grid.name in chosen and grid.case.network == case.network]
+    network = case.network.removesuffix(LONG)
+    grids = [grid for grid in grids if grid.name in chosen and grid.case.network == network]
     start = start_of(case)
     if start == "sparse":
         sparse = [grid for grid in grids if grid.start.startswith("sparse")]

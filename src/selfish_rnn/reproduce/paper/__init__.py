@@ -24,6 +24,8 @@ _ALL = (
     comparisons.NETWORKS,
     figures.TIME_TO_QUALITY,
     comparisons.TUNING,
+    comparisons.PARETO,
+    comparisons.PARETO_TUNING,
 )
 
 ITEMS: dict[str, Item] = {item.name: item for item in _ALL}

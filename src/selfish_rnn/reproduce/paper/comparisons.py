@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from selfish_rnn.reproduce.case import Case, Item, Row
 from selfish_rnn.reproduce.paper.tables import LSTM, MOS, ON_LSTM, RHN
-from selfish_rnn.reproduce.tuning import GRIDS, TUNING_SEED, Grid
+from selfish_rnn.reproduce.tuning import GRIDS, LONG, TUNING_SEED, Grid
 
 NOT_IN_PAPER = "not in the paper"
 
@@ -15,12 +15,45 @@ def _candidate(grid: Grid, value: float) -> Row:
     return Row(f"{setting} = {value:g}", grid.case_of(value), grid.name, place=value, later=later)
 
 
+def _candidates(pareto: bool) -> tuple[Row, ...]:
+    grids = [grid for grid in GRIDS if grid.case.network.startswith("pareto") == pareto]
+    return tuple(_candidate(grid, value) for grid in grids for value in grid.values)
+
+
 TUNING = Item(
     name="tuning",
     title="Dropout, learning rates and starting ranges, chosen by validation perplexity on one seed",
     source=NOT_IN_PAPER,
-    rows=tuple(_candidate(grid, value) for grid in GRIDS for value in grid.values),
+    rows=_candidates(False),
     seeds=(TUNING_SEED,),
+    scales=("tiny", "small"),
+)
+
+PARETO_TUNING = Item(
+    name="pareto-tuning",
+    title="Dropout of the networks of the pareto figure, by validation perplexity after few epochs",
+    source=NOT_IN_PAPER,
+    rows=_candidates(True),
+    seeds=(TUNING_SEED,),
+    scales=("tiny", "small"),
+)
+
+WIDE, MIDDLE, NARROW = "pareto-1500", "pareto-512", "pareto-272"
+
+PARETO = Item(
+    name="pareto",
+    title="Large sparse against small dense networks, whole Penn Treebank: perplexity against cost",
+    source=NOT_IN_PAPER,
+    rows=(
+        Row("Selfish, 1500 units, S = 0.9", Case(WIDE, sparsity=0.9), "33 epochs"),
+        Row("dense, 512 units", Case(MIDDLE, "dense", "nt-asgd"), "33 epochs"),
+        Row("Selfish, 1500 units, S = 0.9", Case(WIDE + LONG, sparsity=0.9), "100 epochs"),
+        Row("dense, 512 units", Case(MIDDLE + LONG, "dense", "nt-asgd"), "100 epochs"),
+        Row("dense, 272 units", Case(NARROW, "dense", "nt-asgd"), "33 epochs"),
+        Row("Selfish, 1500 units, S = 0.8", Case(WIDE, sparsity=0.8), "33 epochs"),
+    ),
+    shows="pareto",
+    most_seeds=1,
     scales=("tiny", "small"),
 )
 

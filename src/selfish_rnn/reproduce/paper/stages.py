@@ -37,7 +37,7 @@ class Stage:
     Attributes:
         name: Name on the command line.
         title: What the stage is for.
-        cases: Cases in their order, with the seeds of the scale.
+        cases: Cases in their order, with the seeds of the scale; those of the pareto figure with its first one.
         grids: Names of the grids that are trained before the cases.
     """
 
@@ -64,6 +64,15 @@ STAGES: tuple[Stage, ...] = (
     Stage("distances", "distances between topologies", _of(figures.DISTANCES)),
     Stage("equal-cost", "dense networks of equal weights and equal bytes", _of([comparisons.EQUAL_COST])),
     Stage(
+        "pareto",
+        "a large sparse against a small dense network, whole Penn Treebank",
+        (
+            Case(comparisons.WIDE, sparsity=0.9),
+            Case(comparisons.MIDDLE, "dense", "nt-asgd"),
+        ),
+        _grids("pareto"),
+    ),
+    Stage(
         "other-networks",
         "RHN, ON-LSTM and AWD-LSTM-MoS",
         (*_of([comparisons.NETWORKS], (RHN, ON_LSTM, MOS)), Case(RHN, "static-er")),
@@ -75,6 +84,12 @@ STAGES: tuple[Stage, ...] = (
         "rest",
         "what else the tables and figures of the stacked LSTM show",
         _of([tables.STACKED_LSTM, tables.ABLATIONS, tables.GATE_RULES, figures.LARGE_WEIGHTS, comparisons.AVERAGES]),
+    ),
+    Stage(
+        "pareto-more",
+        "three times as long, equal weights, and S = 0.8",
+        comparisons.PARETO.planned_cases,
+        _grids("pareto-more"),
     ),
 )
 """The stages in their order."""
