@@ -108,7 +108,10 @@ def _distance(case: Case, seed: int, findings: Findings) -> float | None:
 def items_that_decide(claim: Claim, network: str, scale: Scale) -> list[str]:
     """Items that make all runs of a claim: those that make most of them, and of these the smaller, first."""
     left = {PlannedRun(scale, case, 1).name for part in claim.parts for case in part.on(network).cases}
-    made = {name: {PlannedRun(scale, case, 1).name for case in item.cases} for name, item in ITEMS.items()}
+    made = {
+        name: {PlannedRun(scale, case, 1).name for case in item.cases if case.network in scale.networks}
+        for name, item in ITEMS.items()
+    }
     needed = []
     while left:
         best = max(

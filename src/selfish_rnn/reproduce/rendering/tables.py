@@ -234,4 +234,5 @@ RENDERERS: dict[str, Callable[[Item, Findings], str]] = {
     "large-weights": _large_weights,
     "distances": _distances,
     "time": _times,
+    "pareto": _perplexities,
 }
