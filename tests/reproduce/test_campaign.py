@@ -25,8 +25,8 @@ BY_NAME = {stage.name: stage for stage in STAGES}
 
 def test_the_order_of_the_stages_is_as_written() -> None:
     assert [stage.name for stage in STAGES] == [
-        "tuning", "core", "adam", "sparsities", "prune-rates", "distances", "equal-cost", "other-networks", "growth",
-        "momentum", "rest",
+        "tuning", "core", "adam", "sparsities", "prune-rates", "distances", "equal-cost", "pareto", "other-networks",
+        "growth", "momentum", "rest", "pareto-more",
     ]  # fmt: skip
 
 

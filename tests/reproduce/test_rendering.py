@@ -26,6 +26,7 @@ from selfish_rnn.reproduce.rendering.published import (
     render_figure,
     sparsity_points,
 )
+from selfish_rnn.reproduce.rendering.summary import summary
 from selfish_rnn.reproduce.rendering.tables import dropout_of, table
 from selfish_rnn.reproduce.rendering.verdicts import FAILS, HOLDS, INCONCLUSIVE, NOT_RUN, RULE
 from selfish_rnn.reproduce.results import Results
@@ -187,6 +188,75 @@ def test_quality_is_relative_to_the_dense_network_of_the_same_seed(root: Path) -
     assert selfish["sparsities"] == [0.67]
     assert selfish["values"] == [round(math.fsum(ratios) / 3, 4)]
     assert (selfish["low"], selfish["high"]) == ([round(min(ratios), 4)], [round(max(ratios), 4)])
+
+
+def write_benchmarks(root: Path) -> None:
+    """Write the benchmark files that the figure reads, with one sparsity."""
+    times = {"ratio": 7.46, "lowest": 6.0, "highest": 8.0}
+    step, word = ({"kind": kind, "sparsity": 0.9, "engines": {"packed": times}} for kind in ("step", "inference"))
+    memory = {
+        "kind": "memory",
+        "sparsity": 0.9,
+        "engines": {"packed": {"training": 500.0}, "dense": {"training": 1000.0}},
+    }
+    int8 = {"kind": "inference", "sparsity": 0.9, "engines": {"packed-int8": {**times, "ratio": 13.0}}}
+    for name, rows in (("lstm-1500", [step, word, memory]), ("lstm-1500-inference", [int8])):
+        folder = root / "bench" / name
+        folder.mkdir(parents=True)
+        (folder / "bench.json").write_text(json.dumps({"rows": rows}))
+    (root / "int8").mkdir()
+    (root / "int8" / "next-word-1500.txt").write_text(
+        "S = 0.9 packed int8, one call, avx2 0.2 0.1 8.64 [6.51, 9.57] 2.81\n"
+        "S = 0.9 packed int8, one call, avx512-vbmi 0.1 0.1 13.80 [12.03, 15.69] 2.44\n"
+    )
+
+
+def test_speed_and_memory_come_from_the_benchmarks(root: Path) -> None:
+    write_benchmarks(root)
+    quality, speed, memory = sparsity_points(findings_of(root, "small"))["panels"]
+    assert [line["label"] for line in quality["lines"]] == ["Selfish", "static"]
+    assert [(line["values"], line["low"], line["high"]) for line in speed["lines"]] == [
+        ([7.46], [6.0], [8.0]),
+        ([7.46], [6.0], [8.0]),
+        ([13.0], [6.0], [8.0]),
+    ]
+    assert [(line["label"], line["values"]) for line in memory["lines"]] == [
+        ("training", [0.5]),
+        ("int8 weights", [0.244]),
+    ]
+    for panel in (quality, speed, memory):
+        assert all((root / line["file"]).exists() for line in panel["lines"])
+
+
+def test_the_summary_says_what_is_known(root: Path, tmp_path: Path) -> None:
+    unknown = summary(findings_of(tmp_path / "empty", "small")).splitlines()
+    assert unknown == [
+        "- **Quality.** Test perplexity of Selfish relative to the dense network is not known yet at scale `small`: no "
+        "run is finished.",
+        "- **Claims.** Of 12 claims of the paper 0 hold, 0 do not hold, 0 are inconclusive, 12 are not run.",
+    ]
+    write_benchmarks(root)
+    speed, memory, quality, claims = summary(findings_of(root, "small")).splitlines()
+    assert "7.5 times as fast" in speed
+    assert "13 times in int8" in speed
+    assert "50 % of the dense network's memory" in memory
+    assert "24 % of the dense ones' bytes" in memory
+    assert quality.endswith(": -0.3 % at sparsity 0.67.")
+    assert claims.endswith(" 2 hold, 0 do not hold, 2 are inconclusive, 8 are not run.")
+
+
+def test_sections_of_a_document_link_to_its_figures(root: Path) -> None:
+    text = "<!-- results: small figure-claims -->\n<!-- end of results -->\n"
+    assert 'src="docs/figures/claims-small.svg"' in rendered(text, root, Path("README.md"))
+    assert 'src="figures/claims-small.svg"' in rendered(text, root, Path("docs/results.md"))
+    assert figures_in(text) == [("small", "figure-claims")]
+
+
+def test_all_tables_of_a_scale_have_headings(root: Path) -> None:
+    text = rendered("<!-- results: small tables -->\n<!-- end of results -->\n", root)
+    assert "\n### stacked-lstm\n\nStacked LSTM on Penn Treebank (Table 2, left)." in text
+    assert "\n### rhn\n" not in text
+    assert "*No run is finished of* `rhn`, " in text
 
 
 @pytest.mark.slow

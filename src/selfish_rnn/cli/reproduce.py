@@ -50,7 +50,9 @@ def reproduce(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the commands of the runs.")] = False,
     adopt: Annotated[bool, typer.Option("--adopt", help="Take finished run folders as results.")] = False,
     commit: Annotated[str | None, typer.Option(help="With --adopt: the commit that made the runs.")] = None,
-    render: Annotated[bool, typer.Option("--render", help="Bring README.md and docs/results.md up to date.")] = False,
+    render: Annotated[
+        bool, typer.Option("--render", help="Bring README.md, docs/results.md and their figures up to date.")
+    ] = False,
 ) -> None:
     """Reproduce a table or figure of the paper, or everything: reproduce campaign.
 

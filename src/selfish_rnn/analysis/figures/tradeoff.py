@@ -1,4 +1,4 @@
-"""What sparsity gains and costs: several quantities against sparsity, each relative to the dense network."""
+"""Gains and costs of sparsity: several quantities against sparsity, each relative to the dense network."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def ratios_against_sparsity(panels: Sequence[RatioPanel], *, dark: bool = False)
 def _panel(axes: Axes, panel: RatioPanel) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+    ticks = sorted({sparsity for line in panel.lines for sparsity in line.sparsities})
     axes.set_xscale("log")
+    axes.set_xlim(0.9 / (1 - ticks[0]), 1.1 / (1 - ticks[-1]))
     if panel.logarithmic:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -83,7 +85,6 @@ def _panel(axes: Axes, panel: RatioPanel) -> None:
             elinewidth=0.8,
             label=line.label,
         )
-    ticks = sorted({sparsity for line in panel.lines for sparsity in line.sparsities})
     axes.set_xticks([1 / (1 - tick) for tick in ticks], [f"{tick:g}" for tick in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_title(panel.title)

@@ -1,4 +1,4 @@
-"""When the averages of a result start, and whether pruning was over by then."""
+"""Start of the averages of a result, and whether pruning was over by then."""
 
 from __future__ import annotations
 

@@ -108,7 +108,10 @@ def _distance(case: Case, seed: int, findings: Findings) -> float | None:
 def items_that_decide(claim: Claim, network: str, scale: Scale) -> list[str]:
     """Items that make all runs of a claim: those that make most of them, and of these the smaller, first."""
     left = {PlannedRun(scale, case, 1).name for part in claim.parts for case in part.on(network).cases}
-    made = {name: {PlannedRun(scale, case, 1).name for case in item.cases} for name, item in ITEMS.items()}
+    made = {
+        name: {PlannedRun(scale, case, 1).name for case in item.cases if case.network in scale.networks}
+        for name, item in ITEMS.items()
+    }
     needed = []
     while left:
         best = max(
@@ -131,8 +134,9 @@ def number(evidence: Evidence) -> str:
     return f"{evidence.mean:+.3g}" + (f" [{low:+.3g}, {high:+.3g}]" if math.isfinite(low) else "")
 
 
-def _threshold(part: PartDecision) -> str:
-    return f" (threshold {-part.margin:.2g})" if part.margin else ""
+def _measured(part: PartDecision) -> str:
+    """Return mean and interval of a part, and the threshold that takes the place of zero."""
+    return number(part.evidence) + (f" (threshold {-part.margin:.2g})" if part.margin and part.values else "")
 
 
 def claims_table(findings: Findings, first_rule: bool = False) -> str:
@@ -152,7 +156,7 @@ def claims_table(findings: Findings, first_rule: bool = False) -> str:
             rows.append([
                 decision.title if first else "",
                 decision.network if first else "",
-                part.label, number(evidence) + _threshold(part), seeds, evidence.conclusion,
+                part.label, _measured(part), seeds, evidence.conclusion,
                 *([evidence.first_rule] if first_rule else []),
                 _command(decision, findings) if first else "",
             ])  # fmt: skip
@@ -179,7 +183,7 @@ def short_table(findings: Findings) -> str:
     rows = []
     for decision in main_decisions(findings):
         if decision.measured:
-            numbers = [f"{part.label} {number(part.evidence)}" for part in decision.parts if part.values]
+            numbers = [f"{part.label} {_measured(part)}" for part in decision.parts if part.values]
             command = _command(decision, findings)
             rows.append(
                 [str(decision.claim.number), decision.claim.text, "; ".join(numbers), decision.verdict, command]

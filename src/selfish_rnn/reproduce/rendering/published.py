@@ -158,10 +158,10 @@ def _memory_lines(root: Path) -> Iterable[Points]:
         yield _line("training", ((sparsity, share, share, share) for sparsity, share in shares), BENCH)
     if (root / INT8_BYTES).exists():
         # A dense int8 weight takes one byte, a packed one also its position.
-        found = re.findall(
+        matches = re.findall(
             r"^S = (\S+) packed int8, one call, avx512-vbmi.* (\S+)$", (root / INT8_BYTES).read_text(), re.MULTILINE
         )
-        bytes_left = [(float(sparsity), float(size) * (1 - float(sparsity))) for sparsity, size in found]
+        bytes_left = [(float(sparsity), float(size) * (1 - float(sparsity))) for sparsity, size in matches]
         if bytes_left:
             points = ((sparsity, share, share, share) for sparsity, share in bytes_left)
             yield _line("int8 weights", points, INT8_BYTES)
