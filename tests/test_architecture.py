@@ -36,9 +36,6 @@ ROOMS = (
 )
 """From the ground up."""
 
-MOST_FILES = 10
-"""Modules in one room, besides its ``__init__``."""
-
 
 def room_of(module: str) -> str:
     """``selfish_rnn.topology.gates`` belongs to ``topology``, the package's own ``__init__`` to ``selfish_rnn``."""
@@ -98,12 +95,6 @@ def test_the_package_keeps_to_its_map() -> None:
 
 def test_the_list_names_every_room_and_no_other() -> None:
     assert {room for room, _ in files_by_room(SOURCE)} == set(ROOMS)
-
-
-def test_no_room_is_crowded() -> None:
-    folders = {path.parent for _, path in files_by_room(SOURCE)}
-    counts = {folder: sum(path.name != "__init__.py" for path in folder.glob("*.py")) for folder in folders}
-    assert {folder.name: count for folder, count in counts.items() if count > MOST_FILES} == {}
 
 
 @pytest.mark.parametrize(

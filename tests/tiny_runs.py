@@ -77,8 +77,8 @@ def tiny_experiment(texts: Path, **changes: Any) -> Experiment:
 
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
-    "snt-asgd": {"name": "snt-asgd", "lr": 4.0, "nonmono": 0},
-    "nt-asgd": {"name": "nt-asgd", "lr": 4.0, "nonmono": 0},
+    "snt-asgd": {"name": "snt-asgd", "lr": 4.0, "average_from": 1},
+    "nt-asgd": {"name": "nt-asgd", "lr": 4.0, "average_from": 1},
     "adam": {"name": "adam", "lr": 0.01},
     "momentum-sgd": {"name": "momentum-sgd", "lr": 0.5},
     "sgd": {"name": "sgd", "lr": 2.0},
@@ -178,7 +178,16 @@ def result_of(run: Path) -> dict[str, Any]:
     summary.pop("peak_memory_mib", None)
     for timed in (*records, summary):
         del timed["seconds"]
-    return bits({"model": load_tensors(folder.model), "metrics": records, "summary": summary, "checkpoint": state})
+    averages = {path.name: load_tensors(path) for path in sorted(folder.averages.glob("*"))}
+    return bits(
+        {
+            "model": load_tensors(folder.model),
+            "averages": averages,
+            "metrics": records,
+            "summary": summary,
+            "checkpoint": state,
+        }
+    )
 
 
 def bits(value: Any) -> Any:

@@ -7,15 +7,11 @@ import importlib
 import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
+from selfish_rnn.errors import COMMAND_LINE_MODULES, INSTALL_COMMAND_LINE
+
 __version__ = "0.1.0"
 
 OLDEST_TORCH = (2, 4)
-
-COMMAND_LINE_MODULES = ("pydantic", "rich", "typer", "yaml")
-"""Modules of the extra ``cli``. The library does without them."""
-
-INSTALL_COMMAND_LINE = "pip install 'selfish-rnn[cli]'"
-"""Command that installs the extra ``cli``."""
 
 
 def _refuse_old_torch(found: str) -> None:

@@ -5,6 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection
 
+COMMAND_LINE_MODULES = ("pydantic", "rich", "typer", "yaml")
+"""Modules of the extra ``cli``. The library does without them."""
+
+INSTALL_COMMAND_LINE = "pip install 'selfish-rnn[cli]'"
+"""Command that installs the extra ``cli``."""
+
 
 class UserError(ValueError):
     """Something the user can put right.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,10 +18,14 @@ from made_up import GATES, MATRICES, epochs, record
 from selfish_rnn.analysis.connectivity import degree_shares, density_map, in_degrees, out_degrees, random_degrees
 from selfish_rnn.analysis.figures import (
     DistanceSeries,
+    Estimate,
     Outcomes,
+    RatioLine,
+    RatioPanel,
     degree_distributions,
     density_maps,
     distances,
+    forest_plot,
     gate_breakdown,
     gate_history,
     growth_interval,
@@ -28,6 +33,7 @@ from selfish_rnn.analysis.figures import (
     outcomes_by_setting,
     prune_rate_sensitivity,
     pruning_comparison,
+    ratios_against_sparsity,
     save,
     sparsity_sensitivity,
     time_against_perplexity,
@@ -35,7 +41,7 @@ from selfish_rnn.analysis.figures import (
 )
 from selfish_rnn.analysis.names import gate_name, short_names
 from selfish_rnn.analysis.records import RunRecord
-from selfish_rnn.analysis.style import COLUMN, PAGE, legend_below, one_panel
+from selfish_rnn.analysis.style import COLUMN, PAGE, legend_below, one_panel, save_svg
 from selfish_rnn.errors import UserError
 from selfish_rnn.topology import GateLayout, Topology
 
@@ -318,6 +324,64 @@ def test_degrees_are_drawn_against_the_random_start() -> None:
         assert [len(axes.patches) for axes in figure.axes] == [5, 5]
     values = degree_shares(one, sent=False, start=start).random
     np.testing.assert_array_equal(given.axes[0].patches[0].get_data().values, values)
+
+
+def test_a_forest_has_a_row_and_a_verdict_for_each_estimate() -> None:
+    rows = [
+        Estimate("against static", 2.3, 1.4, 3.2, "holds"),
+        Estimate("against dense", -0.2, -1.5, 1.1, "inconclusive", threshold=-0.8),
+        Estimate("one seed", 9.0, -math.inf, math.inf, "inconclusive"),
+    ]
+    figure = forest_plot({"perplexity": rows, "fraction": rows[:1], "empty": []}, {"holds": "#009E73"})
+    assert [axes.get_xlabel() for axes in figure.axes] == ["perplexity", "fraction"]
+    axes = figure.axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["against static", "against dense", "one seed"]
+    assert [text.get_text() for text in axes.texts] == ["holds", "inconclusive", "inconclusive"]
+    intervals = [tuple(line.get_xdata()) for line in axes.lines if line.get_linewidth() == 1.6]
+    assert intervals == [(1.4, 3.2), (-1.5, 1.1)]  # none for a single seed
+    squares = [line for line in axes.lines if line.get_marker() == "s"]
+    assert [(line.get_xdata()[0], line.get_ydata()[0]) for line in squares] == [(2.3, 0), (-0.2, 1), (9.0, 2)]
+    assert squares[2].get_markerfacecolor() != squares[2].get_color()
+    assert [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == ":"] == [-0.8]
+    assert axes.get_ylim()[0] > axes.get_ylim()[1]  # the first row is at the top
+
+
+def test_ratios_have_the_dense_network_at_one() -> None:
+    quality = RatioLine("Selfish", [0.5, 0.9], [0.97, 1.06], [0.95, 1.05], [0.98, 1.1])
+    speed = RatioLine("training step", [0.9], [7.4])
+    figure = ratios_against_sparsity(
+        [RatioPanel("quality", [quality]), RatioPanel("speed", [speed], logarithmic=True), RatioPanel("empty", [])]
+    )
+    assert [axes.get_title() for axes in figure.axes] == ["quality", "speed"]
+    for axes in figure.axes:
+        (dense,) = [line for line in axes.lines if line.get_linestyle() == "--"]
+        assert list(dense.get_ydata()) == [1, 1]
+    assert [axes.get_yscale() for axes in figure.axes] == ["linear", "log"]
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["0.5", "0.9"]
+    (bars,) = figure.axes[0].containers
+    ends = [sorted(y for _, y in segment) for segment in bars.lines[2][0].get_segments()]
+    np.testing.assert_allclose(ends, [[0.95, 0.98], [1.05, 1.1]])
+
+
+def test_a_ratio_line_needs_as_many_values_as_sparsities() -> None:
+    with pytest.raises(ValueError, match="speed: values and their ends must be as many as sparsities"):
+        RatioLine("speed", [0.5, 0.9], [1.9])
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_figures_for_dark_screens_have_a_dark_background(dark: bool, tmp_path: Path) -> None:
+    row = Estimate("against static", 2.3, 1.4, 3.2, "holds")
+    figure = forest_plot({"perplexity": [row]}, {}, dark=dark)
+    assert (sum(figure.get_facecolor()[:3]) < 1) == dark
+    path = save_svg(figure, tmp_path / "forest.svg", "points 123")
+    assert "points 123" in path.read_text()
+
+
+def test_forest_and_ratios_of_nothing_are_errors() -> None:
+    with pytest.raises(ValueError, match="no estimates"):
+        forest_plot({"perplexity": []}, {})
+    with pytest.raises(ValueError, match="no ratios"):
+        ratios_against_sparsity([RatioPanel("speed", [])])
 
 
 @pytest.mark.parametrize("draw", [learning_curves, time_against_perplexity, sparsity_sensitivity])

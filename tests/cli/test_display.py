@@ -156,6 +156,14 @@ def test_the_outcome_has_perplexities_weights_gates_and_the_folder():
     assert "The run is in runs/[x]-1." in squeezed
 
 
+def test_additional_averages_have_a_row_each():
+    console, file = paper()
+    averages = {"nt-20": {"valid_perplexity": 131.25, "test_perplexity": 124.5, "best_epoch": 44}}
+    show_outcome(console, {**SUMMARY, "averages": averages}, Path("runs/x"))
+    squeezed = [" ".join(line.split()) for line in file.getvalue().splitlines()]
+    assert "test, average nt-20 124.50 valid 131.25, best at epoch 44" in squeezed
+
+
 def test_a_peak_that_the_system_does_not_tell_is_left_out():
     console, file = paper()
     show_outcome(console, {**SUMMARY, "peak_memory_mib": None}, Path("runs/x"))

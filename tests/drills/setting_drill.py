@@ -29,14 +29,15 @@ from tiny_runs import TINY_MODELS, tiny_settings, write_corpus
 LONGEST_ERROR = 2 * LONGEST_MESSAGE
 
 INNER = {
-    "model": ("name", "hidden", "embedding", "layers", "dropout", "depth", "chunk", "experts", "tied", "x"),
-    "optimizer": ("name", "lr", "weight_decay", "betas", "eps", "momentum", "nonmono", "drop", "decay", "x"),
+    "model": ("name", "hidden", "embedding", "layers", "dropout", "depth", "chunk", "experts", "tied", "init_range"),
+    "optimizer": ("name", "lr", "weight_decay", "betas", "eps", "momentum", "nonmono", "average_from", "drop", "x"),
     "method": ("name", "allocation", "removal", "pool", "growth", "redistribution", "pruning", "strength"),
 }
 NAMES = (
     *TINY_MODELS, *OPTIMIZERS, *METHODS, "iss", "small-dense", "cosine", "auto", "packed", "masked", "cuda", "cpu:0",
 )  # fmt: skip
 VALUES = (
+    "[{kind: nt, from: 1}]", "[{kind: snt}, {kind: nt, from: .5}]",
     "", "0", "1", "-1", "2", "3", "7", "1000", "1e3", "1e-3", "0.5", "0.9", "1.0", "1e308", "-0.0", ".inf",
     "-.inf", ".nan", "null", "true", "yes", "[]", "[1]", "[0.9, 0.999]", "[1, 1]", "{}", "{a: 1}",
     "{factor: 2, patience: 1}", "x", "'", '"', "a: b", "*a", "&a", "!!int 3", "!!python/name:os.system",

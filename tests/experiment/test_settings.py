@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import pickle
 from typing import Any
 
 import pytest
 
 from selfish_rnn.errors import UserError
+from selfish_rnn.experiment.comparison import changed_settings
 from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS
 from selfish_rnn.experiment.model_settings import MODEL_SETTINGS
-from selfish_rnn.experiment.presets import build_experiment
+from selfish_rnn.experiment.presets import build_experiment, parse, to_yaml, with_assignments
 from selfish_rnn.experiment.settings import OPTIMIZERS, AdamSettings, Experiment
 from selfish_rnn.models import MODELS
 from selfish_rnn.topology import METHODS
@@ -23,6 +26,9 @@ from selfish_rnn.topology import METHODS
         *({"method": name} for name in CONFIGURED_METHODS),
         *({"optimizer": name} for name in OPTIMIZERS),
         {"optimizer": {"name": "adam", "betas": [0.5, 0.9], "drop": None, "decay": {"factor": 1.5, "after": 3}}},
+        {"averages": [{"kind": "nt", "from": 20}, {"kind": "snt", "from": 0.5}, {"kind": "snt"}], "optimizer": "sgd"},
+        {"optimizer": {"name": "snt-asgd", "average_from": 0.25}, "model": {"name": "rhn", "init_range": 0.3}},
+        {"optimizer": {"name": "nt-asgd", "average_from": 20}, "restart_at": [36]},
         {"restart_at": [3, 5], "clip": None, "rewire_every": 100, "method": {"name": "selfish", "pool": "gate"}},
     ],
     ids=str,
@@ -103,7 +109,10 @@ def test_a_cell_is_chosen_by_the_models_name_and_is_no_key():
             "unknown key 'optimizer.drop.pateince' (did you mean 'optimizer.drop.patience'?); known are factor",
         ),
         ({"batch_size": 20, "sub_batches": 3}, "batch_size 20 cannot be divided into 3 sub_batches"),
-        ({"optimizer": "adam", "restart_at": [3]}, "restart_at needs an averaging optimizer, not adam"),
+        (
+            {"optimizer": "adam", "restart_at": [3]},
+            "restart_at needs an averaging optimizer or averages, not adam",
+        ),
         ({"model": ["rhn"]}, "model: needs the name of the model"),
         ({"model": {"name": ["rhn"]}}, "model: unknown model ['rhn']"),
         ({"method": {"name": ["selfish"]}}, "method.name: unknown method ['selfish']"),
@@ -125,3 +134,94 @@ def test_several_mistakes_are_all_told():
     text = str(caught.value)
     assert text.startswith("my.yaml: ")
     assert all(part in text for part in ("sparsity: must be", "did you mean 'epochs'?", "did you mean 'optimizer.lr'?"))
+
+
+AVERAGE = "an average starts after a number of epochs (at least 1) or a fraction of them (between 0 and 1), got "
+
+
+@pytest.mark.parametrize(
+    "value", [0, -1, 1.0, 0.0, -0.5, 1.5, 20.0, True, "20", "trigger", math.nan, math.inf, [20], {}]
+)
+def test_average_from_is_an_epoch_or_a_fraction(value: Any):
+    with pytest.raises(UserError) as caught:
+        build_experiment({"optimizer": {"name": "snt-asgd", "average_from": value}}, "settings")
+    assert str(caught.value).startswith(f"settings: optimizer.average_from: {AVERAGE}")
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.0, 1.5, True, math.nan, [20], {}])
+def test_averages_start_at_an_epoch_or_a_fraction(value: Any):
+    with pytest.raises(UserError) as caught:
+        build_experiment({"averages": [{"kind": "nt", "from": value}]}, "settings")
+    assert str(caught.value).startswith(f"settings: averages.from: {AVERAGE}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (
+            {"averages": [{"kind": "nt", "from": None}]},
+            "averages.from: from must be trigger, an epoch or a fraction, got ",
+        ),
+        (
+            {"averages": [{"kind": "nt", "from": "20"}]},
+            "averages.from: from must be trigger, an epoch or a fraction, got ",
+        ),
+        ({"averages": [{"kind": "ema"}]}, "averages.kind: must be 'snt' or 'nt', got 'ema'"),
+        ({"averages": [{"from": 20}]}, "averages.kind is missing"),
+        ({"averages": [{"kind": "nt", "start": 20}]}, "unknown key 'averages.start'"),
+        ({"averages": ["nt-20"]}, "averages: must be "),
+        ({"averages": {"kind": "nt"}}, "averages: must be "),
+        ({"averages": None}, "averages: must be "),
+        ({"averages": [{"kind": "nt"}] * 2}, "averages has nt-trigger more than once"),
+        (
+            {"averages": [{"kind": "nt", "from": 100}]},
+            "averages has nt-100, but 100 is not an epoch before the last one",
+        ),
+        (
+            {"optimizer": {"name": "snt-asgd", "average_from": 100}},
+            "optimizer.average_from 100 is not an epoch before the last one, 100",
+        ),
+        ({"optimizer": {"name": "sgd", "average_from": 20}}, "unknown key 'optimizer.average_from'"),
+        ({"average_from": 20}, "unknown key 'average_from' (did you mean 'optimizer.average_from'?)"),
+        ({"init_range": 0.3}, "unknown key 'init_range' (did you mean 'model.init_range'?)"),
+        ({"model": {"name": "rhn", "init_range": math.inf}}, "model.init_range: must be "),
+        ({"model": {"name": "rhn", "init_range": "wide"}}, "model.init_range: must be "),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_with_averages_is_said_in_one_line(settings: dict[str, Any], expected: str):
+    with pytest.raises(UserError) as caught:
+        build_experiment(settings, "settings")
+    text = str(caught.value)
+    assert text.startswith(f"settings: {expected}")
+    assert "\n" not in text
+
+
+def test_averages_are_named_by_kind_and_start():
+    averages = [{"kind": "nt", "from": 20}, {"kind": "snt", "from": 0.5}, {"kind": "nt"}]
+    assert [each.name for each in Experiment(averages=averages).averages] == ["nt-20", "snt-0.5", "nt-trigger"]
+
+
+def test_averages_without_an_averaging_optimizer_can_be_restarted():
+    assert Experiment(optimizer="adam", averages=[{"kind": "nt"}], restart_at=[3]).restart_at == (3,)
+
+
+def test_averages_are_set_on_the_command_line():
+    experiment = build_experiment(with_assignments({}, ["averages=[{kind: nt, from: 20}, {kind: snt}]"]), "words")
+    assert [each.name for each in experiment.averages] == ["nt-20", "snt-trigger"]
+    again = build_experiment(parse(to_yaml(experiment)), "file")
+    assert again == experiment
+    assert pickle.loads(pickle.dumps(experiment)) == experiment
+
+
+def test_settings_that_an_earlier_version_did_not_have_are_unchanged():
+    experiment = Experiment(restart_at=[3])
+    before = experiment.model_dump(mode="json")
+    del before["averages"], before["model"]["init_range"], before["optimizer"]["average_from"]
+    assert changed_settings(before, experiment) == []
+    before["model"]["dropout"] = 0.1
+    assert changed_settings(before, experiment) == ["model.dropout"]
+    assert changed_settings(before, Experiment(restart_at=[3], averages=[{"kind": "nt"}])) == [
+        "model.dropout",
+        "averages",
+    ]

@@ -104,7 +104,8 @@ def test_python_in_the_documentation_runs(
         "topology.gates",
         "topology.methods",
         "topology.removal",
-        "optim.averaged",
+        "experiment.settings",
+        "optim.triggers",
         "sparsifier.registry",
     ],
 )

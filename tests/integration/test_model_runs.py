@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 def test_train_interrupt_resume_evaluate_generate(name: str, texts: Path, tmp_path: Path) -> None:
     changes: dict[str, Any] = {
         "model": {"name": name, **TINY_MODELS[name]},
-        "optimizer": {"name": "snt-asgd", "lr": 2.0, "nonmono": 0},
+        "optimizer": {"name": "snt-asgd", "lr": 2.0, "average_from": 1},
         "variable_window": True,
         "sub_batches": 2,
         "ar": 2.0,

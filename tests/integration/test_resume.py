@@ -17,12 +17,15 @@ from tiny_runs import finished_run, result_of, stop_after, tiny_run, tiny_words
 
 pytestmark = pytest.mark.slow
 
-AVERAGING = {"name": "snt-asgd", "lr": 30.0, "nonmono": 0}
+AVERAGING = {"name": "snt-asgd", "lr": 30.0, "nonmono": 0, "average_from": 1}
+AVERAGES = [{"kind": "nt", "from": 2}, {"kind": "snt", "from": 0.3}, {"kind": "nt", "from": "trigger"}]
 DROP = {"factor": 2.0, "patience": 0}
 EXPERIMENTS: dict[str, dict[str, Any]] = {
     "snt-asgd": {"optimizer": AVERAGING, "epochs": 4, "variable_window": True},
     "nt-asgd": {"optimizer": {**AVERAGING, "name": "nt-asgd"}, "epochs": 4, "restart_at": [3]},
     "adam": {"optimizer": {"name": "adam", "lr": 0.1, "drop": DROP}, "rewire_every": 4},
+    "several averages": {"optimizer": AVERAGING, "epochs": 4, "averages": AVERAGES, "restart_at": [3]},
+    "averages of adam": {"optimizer": {"name": "adam", "lr": 0.1}, "averages": AVERAGES, "engine": "packed"},
     "momentum-sgd": {"optimizer": {"name": "momentum-sgd", "drop": DROP}, "variable_window": True, "sub_batches": 2},
     "mixture": {
         "model": {"name": "awd-lstm-mos", "embedding": 6, "hidden": 8, "hidden_last": 6, "layers": 2, "experts": 3},
@@ -138,6 +141,9 @@ MOMENTS = {
     "inside a later epoch": lambda: kill_at(trainer.Trainer, "_update", 17, after=True),
     "while the first best model is written": lambda: kill_at(files, "save_file", 1, to("model."), halfway=write_half),
     "after a best model is written": lambda: kill_at(os, "replace", 2, to("model."), after=True),
+    "while the best model of an average is written":
+        lambda: kill_at(files, "save_file", 1, to("nt-"), halfway=write_half),
+    "after the best model of an average is written": lambda: kill_at(os, "replace", 2, to("nt-"), after=True),
     "before the first record": lambda: kill_at(recording.RunRecorder, "on_epoch", 1),
     "between the first record and its checkpoint": lambda: kill_at(recording.RunRecorder, "on_epoch", 1, after=True),
     "while the tensors of the first checkpoint are written":
@@ -174,7 +180,7 @@ for moment, prepare in MOMENTS.items():
 print(json.dumps(codes))
 """
 
-KILL_WORDS: dict[str, Any] = {"optimizer": AVERAGING, "variable_window": True, "epochs": 3}
+KILL_WORDS: dict[str, Any] = {"optimizer": AVERAGING, "variable_window": True, "epochs": 3, "averages": AVERAGES}
 
 
 def process(code: str, *words: object) -> subprocess.Popen[str]:

@@ -8,16 +8,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from selfish_rnn.errors import UserError
 from selfish_rnn.models import MODELS, LanguageModel, detach
 from selfish_rnn.sparsifier.registry import gate_layouts
 
 SIZES = {"embedding": 6, "hidden": 6, "hidden_last": 6, "depth": 3, "chunk": 2, "experts": 3}
 
 
-def small(name: str) -> LanguageModel:
+def small(name: str, **options: float) -> LanguageModel:
     torch.manual_seed(2)
     known = inspect.signature(MODELS[name]).parameters
-    return MODELS[name](13, **{key: size for key, size in SIZES.items() if key in known})
+    return MODELS[name](13, **{key: size for key, size in SIZES.items() if key in known}, **options)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -76,3 +77,30 @@ def test_weights_saved_are_weights_loaded(name: str) -> None:
     other.load_state_dict(model.state_dict())
     tokens = torch.randint(13, (3, 2))
     torch.testing.assert_close(model(tokens)[0], other(tokens)[0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_init_range_scales_embedding_and_output_matrix_and_nothing_else(name: str) -> None:
+    usual, wide = small(name), small(name, init_range=0.3)
+    assert usual.embedding.weight.abs().max() <= 0.1 < wide.embedding.weight.abs().max() <= 0.3
+    scaled = {
+        id(model.get_parameter(f"{layer}.weight")) for model in (usual, wide) for layer in ("embedding", "decoder")
+    }
+    for one, two in zip(usual.parameters(), wide.parameters(), strict=True):
+        if id(one) in scaled:
+            torch.testing.assert_close(two, 3 * one)
+        else:
+            assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("init_range", [0.0, -0.1, float("inf"), float("nan")])
+def test_an_init_range_that_is_not_positive_is_refused(name: str, init_range: float) -> None:
+    with pytest.raises(UserError, match="init_range must be a number greater than 0, got"):
+        small(name, init_range=init_range)
+
+
+@pytest.mark.parametrize("name", ["stacked-lstm", "rhn"])
+def test_a_resized_model_has_the_same_init_range(name: str) -> None:
+    model = small(name, init_range=0.3)
+    assert model.resized([3] * len(model.unit_layers())).init_range == 0.3

@@ -13,6 +13,7 @@ from selfish_rnn.reproduce.scales import SMALL
 def made_up(case: Case, seed: int, test: float, **changes: Any) -> tuple[Result, PlannedRun]:
     """The result of a run of scale small that nobody made."""
     run = PlannedRun(SMALL, case, seed)
+    averages = [run.scale.selections[name] for name in run.averages]
     fields: dict[str, Any] = {
         "run": run.name,
         "scale": SMALL.name,
@@ -22,8 +23,17 @@ def made_up(case: Case, seed: int, test: float, **changes: Any) -> tuple[Result,
         "summary": {
             "vocabulary": 100, "test_perplexity": test, "valid_perplexity": test + 10, "active_weights": 1000,
             "seconds": 720.0, "unigram_perplexity": 170.0,
+            "averages": {
+                name: {"best_epoch": 2, "averaging": True, "valid_perplexity": test + 10, "test_perplexity": test}
+                for name in averages
+            },
         },
-        "series": {"epoch": [1, 2], "averaging": [False, True], LARGE: {"a": [1000, 2000], "b": [500, 700]}},
+        "series": {
+            "epoch": [1, 2], "averaging": [False, True], LARGE: {"a": [1000, 2000], "b": [500, 700]},
+            "averages": {
+                name: {"valid_perplexity": [test + 20, test + 10], "averaging": [False, True]} for name in averages
+            },
+        },
         "density": {"rnn.weight_hh_l0": {"input": 0.4, "forget": 0.2, "output": 0.36, "all": 0.32}},
         "made": {"commit": "abc"},
         **changes,

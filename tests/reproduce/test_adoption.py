@@ -14,14 +14,19 @@ from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.presets import Settings, build_experiment, read_preset, with_assignments
 from selfish_rnn.experiment.small_dense import small_dense
 from selfish_rnn.reproduce.adoption import adopt
+from selfish_rnn.reproduce.case import Case
+from selfish_rnn.reproduce.plan import PlannedRun
 from selfish_rnn.reproduce.results import Results
 from selfish_rnn.reproduce.scales import SMALL
 
 WORDS = 10_000
+SELFISH = Case("stacked-lstm")
 
 
-def settings(*words: str) -> Settings:
-    experiment = build_experiment(with_assignments(read_preset("ptb-stacked-lstm-small")[0], words), "test")
+def settings(*words: str, case: Case = SELFISH) -> Settings:
+    """The settings of a run of scale small, with changes."""
+    preset, *own = PlannedRun(SMALL, case, 1).words
+    experiment = build_experiment(with_assignments(read_preset(preset)[0], [*own, *words]), "test")
     if experiment.method.name == "small-dense":
         experiment = small_dense(experiment, WORDS)
     return experiment.model_dump(mode="json")
@@ -43,24 +48,24 @@ def run_folder(path: Path, given: Settings, finished: bool = True) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("words", "name"),
+    ("case", "words", "name"),
     [
-        (["seed=2"], "stacked-lstm/selfish-snt-asgd-s0.67-seed2"),
-        (["method=dense", "optimizer.name=nt-asgd"], "stacked-lstm/dense-nt-asgd-seed1"),
-        (["method=small-dense", "optimizer.name=nt-asgd"], "stacked-lstm/small-dense-nt-asgd-s0.67-seed1"),
-        (["threads=2", "engine=packed", "checkpoint_every=3"], "stacked-lstm/selfish-snt-asgd-s0.67-seed1"),
+        (SELFISH, ["seed=2"], "stacked-lstm/selfish-snt-asgd-s0.67-seed2"),
+        (Case("stacked-lstm", "dense", "nt-asgd"), [], "stacked-lstm/dense-nt-asgd-seed1"),
+        (Case("stacked-lstm", "small-dense", "nt-asgd"), [], "stacked-lstm/small-dense-nt-asgd-s0.67-seed1"),
+        (SELFISH, ["threads=2", "engine=packed", "checkpoint_every=3"], "stacked-lstm/selfish-snt-asgd-s0.67-seed1"),
+        # The same parts under the name of another method.
         (
-            ["method.pool=gate", "method.redistribution=gate"],
+            SELFISH,
+            ["method=set", "method.allocation=uniform", "averages=[]"],
             "stacked-lstm/no-gate-redistribution-snt-asgd-s0.67-seed1",
         ),
-        # The same parts under the name of another method.
-        (["method=set", "method.allocation=uniform"], "stacked-lstm/no-gate-redistribution-snt-asgd-s0.67-seed1"),
-        (["sparsity=0.9", "method=gmp"], "stacked-lstm/gmp-snt-asgd-s0.9-seed1"),
-        (["prune_rate=0.1"], "stacked-lstm/selfish-snt-asgd-s0.67-prune-rate-0.1-seed1"),
+        (Case("stacked-lstm", "gmp", sparsity=0.9), [], "stacked-lstm/gmp-snt-asgd-s0.9-seed1"),
+        (SELFISH, ["prune_rate=0.1", "averages=[]"], "stacked-lstm/selfish-snt-asgd-s0.67-prune-rate-0.1-seed1"),
     ],
 )
-def test_a_run_of_the_scale_is_taken(words: list[str], name: str, tmp_path: Path) -> None:
-    folder = run_folder(tmp_path / "mine", settings(*words))
+def test_a_run_of_the_scale_is_taken(case: Case, words: list[str], name: str, tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "mine", settings(*words, case=case))
     run, path = adopt(folder, SMALL, Results(tmp_path, "small"), "b64a65b")
     assert run.name == name
     result = Results(tmp_path, "small").of(run)
@@ -82,7 +87,7 @@ def test_settings_that_came_later_are_taken_at_their_default(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["model.dropout=0.6"], "model.dropout 0.6 instead of 0.55"),
+        (["model.init_range=0.2"], "model.init_range 0.2 instead of 0.3"),
         (["valid_batch_size=10"], "valid_batch_size 10 instead of 80"),
         (["epochs=59"], "epochs 59 instead of 60"),
         (["method.allocation=er"], "method.allocation er instead of uniform"),

@@ -42,8 +42,8 @@ def test_bare_it_lists_the_items_with_what_is_finished_and_how_long_the_rest_tak
         results.keep(*made_up(Case("stacked-lstm"), seed, 100.0))
     lines = {line.split()[0]: line.split()[-4:] for line in said("--results", tmp_path).output.splitlines() if line}
     assert all(item in lines for item in ITEMS)
-    # Nine runs of 720 seconds, as the two that are finished took.
-    assert lines["gate-rules"] == ["9", "2", "1.8", "1.4"]
+    # Three seeds of two rules and five of Selfish and by matrix, 720 seconds each, as the two that are finished took.
+    assert lines["gate-rules"] == ["16", "2", "3.2", "2.8"]
     # Nine runs of two hours on all cores.
     hours = f"{18 * (os.cpu_count() or 1):.3g}"
     assert lines["time-to-quality"] == ["9", "0", hours, hours]
@@ -52,14 +52,19 @@ def test_bare_it_lists_the_items_with_what_is_finished_and_how_long_the_rest_tak
 def test_a_dry_run_prints_commands_and_starts_nothing(tmp_path: Path) -> None:
     Results(tmp_path, "small").keep(*made_up(Case("stacked-lstm"), 1, 100.0))
     answer = said("gate-rules", "--results", tmp_path, "--runs", tmp_path / "runs", "--seeds", "1", "--dry-run")
-    assert answer.output.splitlines() == [
-        "to do     selfish-rnn train ptb-stacked-lstm-small method=selfish method.redistribution=gates-by-magnitude "
-        "optimizer.name=snt-asgd seed=1  # stacked-lstm/gates-by-magnitude-snt-asgd-s0.67-seed1",
-        "to do     selfish-rnn train ptb-stacked-lstm-small method=selfish method.redistribution=gates-by-gradient "
-        "optimizer.name=snt-asgd seed=1  # stacked-lstm/gates-by-gradient-snt-asgd-s0.67-seed1",
-        "finished  selfish-rnn train ptb-stacked-lstm-small method=selfish optimizer.name=snt-asgd seed=1"
-        "  # stacked-lstm/selfish-snt-asgd-s0.67-seed1",
-    ]
+    lines = answer.output.splitlines()
+    assert [line.split()[0] for line in lines] == ["to", "to", "finished", "to"]
+    base = (
+        "to do     selfish-rnn train ptb-stacked-lstm-small model.init_range=0.3 optimizer.average_from=20 "
+        "optimizer.nonmono=5 'restart_at=[36, 52]' model.dropout="
+    )
+    assert lines[0].startswith(base)
+    assert lines[0].endswith(
+        " method=selfish method.redistribution=gates-by-magnitude optimizer.name=snt-asgd seed=1"
+        "  # stacked-lstm/gates-by-magnitude-snt-asgd-s0.67-seed1"
+    )
+    assert "averages=[{kind: nt, from: 20}, {kind: snt, from: 20, restart: false}" in lines[2]
+    assert lines[3].endswith("  # stacked-lstm/by-matrix-snt-asgd-s0.67-seed1")
     assert not (tmp_path / "runs").exists()
 
 
@@ -89,11 +94,11 @@ def test_what_is_wrong_is_one_clear_line(words: list[str], told: str, tmp_path: 
 
 def test_folders_are_adopted_each_by_itself(tmp_path: Path) -> None:
     good = run_folder(tmp_path / "good", settings("seed=3"))
-    bad = run_folder(tmp_path / "bad", settings("epochs=3"))
+    bad = run_folder(tmp_path / "bad", settings("epochs=59"))
     answer = said("--adopt", bad, good, "--commit", "b64a65b", "--results", tmp_path / "results")
     assert answer.exit_code == 1
     first, second = answer.output.splitlines()
-    assert first.startswith(f"refused: {bad} is no run of scale small; the nearest would differ in: epochs 3 instead")
+    assert first.startswith(f"refused: {bad} is no run of scale small; the nearest would differ in: epochs 59 instead")
     assert second.startswith(f"{good} is stacked-lstm/selfish-snt-asgd-s0.67-seed3: ")
     assert said("--adopt", good, "--commit", "b64a65b", "--results", tmp_path / "results").exit_code == 0
 
@@ -101,8 +106,8 @@ def test_folders_are_adopted_each_by_itself(tmp_path: Path) -> None:
 def test_a_run_begun_with_other_settings_is_not_continued(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "small" / "stacked-lstm" / "selfish-snt-asgd-s0.67-seed1"
     folder.parent.mkdir(parents=True)
-    run_folder(folder, settings("epochs=3"), finished=False)
-    with pytest.raises(UserError, match="was begun with epochs 3 instead of 60; delete it, or give another --runs"):
+    run_folder(folder, settings("epochs=59"), finished=False)
+    with pytest.raises(UserError, match="was begun with epochs 59 instead of 60; delete it, or give another --runs"):
         said("gate-rules", "--seeds", 1, "--runs", tmp_path / "runs", "--results", tmp_path / "results")
 
 

@@ -40,6 +40,12 @@ CASES: dict[str, Changes] = {
     **{f"{model}": {**BASE, "model": {"name": model, **options}} for model, options in TINY_MODELS.items()},
     "snfs with momentum": {**BASE, "method": "snfs", "optimizer": OPTIMIZERS["momentum-sgd"]},
     "adam, rewired every few updates": {**BASE, "method": "rigl", "optimizer": OPTIMIZERS["adam"], "rewire_every": 4},
+    "several averages": {
+        **BASE,
+        "epochs": 3,
+        "averages": [{"kind": "nt", "from": 1}, {"kind": "snt", "from": 2}],
+        "restart_at": [2],
+    },
     "penalties": {**BASE, "ar": 1.0, "tar": 1.0, "variable_window": True},
 }
 
@@ -71,7 +77,8 @@ def outcome(recorder: Recorder) -> dict[str, Any]:
     """What ranks must agree on: losses up to rounding, topologies and numbers of weights exactly."""
     trainer = recorder.trainer
     return {
-        "losses": [loss for record in recorder.epochs for loss in (record.train_loss, record.valid_loss)],
+        "losses": [loss for record in recorder.epochs for loss in (record.train_loss, record.valid_loss)]
+        + [average.valid_loss for record in recorder.epochs for average in record.averages.values()],
         "masks": {name: mask.tolist() for name, mask in trainer.sparsifier.masks().items()},
         "weights": trainer.sparsifier.active_weights,
         "budget": trainer.sparsifier.target_weights,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from selfish_rnn import Sparsifier
 from selfish_rnn.models import StackedRNN
-from selfish_rnn.training.metrics import EpochRecord, describe, large_weights
+from selfish_rnn.training.metrics import AverageRecord, EpochRecord, describe, large_weights
 
 
 @pytest.fixture
@@ -53,6 +54,13 @@ def test_a_record_is_a_line_of_metrics():
         "valid_perplexity": math.exp(2), "averaging": True, "learning_rate": 40.0, "prune_rate": 0.5, "seconds": 61.0,
         "active_weights": 10, "density": {"m": {"input": 0.25, "all": 0.5}}, "weights_above_0.1": {"m": 7},
     }  # fmt: skip
+
+
+def test_a_record_has_its_additional_averages():
+    record = replace(RECORD, averages={"nt-20": AverageRecord(valid_loss=1.5, averaging=True)})
+    expected = {"valid_loss": 1.5, "valid_perplexity": math.exp(1.5), "averaging": True}
+    assert record.metrics() == {**RECORD.metrics(), "averages": {"nt-20": expected}}
+    assert record.scalars() == {**RECORD.scalars(), "perplexity/valid/nt-20": math.exp(1.5)}
 
 
 def test_a_record_is_events_of_flat_names():

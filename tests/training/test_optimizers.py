@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +14,10 @@ from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from selfish_rnn.corpora import load_corpus, unigram_perplexity
 from selfish_rnn.experiment.settings import OPTIMIZERS, OptimizerSettings
-from selfish_rnn.optim import NTASGD, SNTASGD
-from selfish_rnn.training.optimizers import LearningRate, build_optimizer
+from selfish_rnn.optim import NTASGD, SNTASGD, EpochTrigger, NonMonotoneTrigger
+from selfish_rnn.training.optimizers import LearningRate, build_optimizer, learned_loss
 
 
 def options(name: str, **given: Any) -> OptimizerSettings:
@@ -22,7 +25,7 @@ def options(name: str, **given: Any) -> OptimizerSettings:
 
 
 def build(name: str, **given: Any) -> Optimizer:
-    return build_optimizer(options(name, **given), [nn.Parameter(torch.ones(2))])
+    return build_optimizer(options(name, **given), [nn.Parameter(torch.ones(2))], epochs=40, below=5.0)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +52,23 @@ def test_the_table_of_optimizers_is_covered():
 def test_nonmono_reaches_the_trigger(name: str):
     optimizer = build(name, nonmono=3)
     assert isinstance(optimizer, (SNTASGD, NTASGD))
-    assert optimizer.trigger.interval == 3
+    assert isinstance(optimizer.trigger, NonMonotoneTrigger)
+    assert (optimizer.trigger.interval, optimizer.trigger.below) == (3, 5.0)
+
+
+@pytest.mark.parametrize("name", ["snt-asgd", "nt-asgd"])
+@pytest.mark.parametrize(("start", "epochs"), [(20, 20), (0.5, 20), (0.49, 20), (0.001, 1), (0.999, 39)])
+def test_average_from_is_an_epoch_or_a_fraction_of_the_run(name: str, start: float, epochs: int):
+    optimizer = build(name, average_from=start)
+    assert isinstance(optimizer, (SNTASGD, NTASGD))
+    assert isinstance(optimizer.trigger, EpochTrigger)
+    assert optimizer.trigger.epochs == epochs
+
+
+def test_a_network_has_learned_below_nine_tenths_of_the_unigram_perplexity_of_the_validation_text(texts: Path):
+    corpus = load_corpus(texts)
+    assert math.exp(learned_loss(corpus)) == pytest.approx(0.9 * unigram_perplexity(corpus, "valid"))
+    assert unigram_perplexity(corpus, "valid") != unigram_perplexity(corpus)
 
 
 @settings(deadline=None, max_examples=80)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from selfish_rnn.optim import SNTASGD
+from selfish_rnn.training import optimizers
 from selfish_rnn.training.evaluation import evaluate
 from selfish_rnn.training.metrics import DivergedError, Listener
 from selfish_rnn.training.saved_weights import load_portable_weights
@@ -18,6 +19,12 @@ from tiny_runs import OPTIMIZERS, UPDATES_PER_EPOCH, Recorder, bits, budget_of, 
 
 # So large that the validation loss soon gets worse, and averaging starts.
 RESTLESS = {"name": "snt-asgd", "lr": 30.0, "nonmono": 0}
+
+
+@pytest.fixture
+def every_epoch_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words of the tiny corpus are random: no network gets below the unigram perplexity."""
+    monkeypatch.setattr(optimizers, "LEARNED", 100.0)
 
 
 def nonzero(trainer: Trainer) -> int:
@@ -115,6 +122,7 @@ def test_extreme_sparsities_train(texts: Path, sparsity: float):
 # Averaging
 
 
+@pytest.mark.usefixtures("every_epoch_counts")
 def test_averaging_starts_when_validation_gets_worse_and_validation_then_uses_averages(texts: Path):
     recorder = trained(texts, epochs=6, optimizer=RESTLESS)
     averaging = [record.averaging for record in recorder.epochs]
@@ -126,6 +134,7 @@ def test_averaging_starts_when_validation_gets_worse_and_validation_then_uses_av
     assert recorder.notes == [f"averaging starts after epoch {worse + 1}"]
 
 
+@pytest.mark.usefixtures("every_epoch_counts")
 def test_the_recorded_loss_is_that_of_the_averages_and_training_goes_on_with_raw_weights(texts: Path):
     # Nothing is rewired after the last epoch of a cosine schedule, so the averages are still those of the record.
     recorder = trained(texts, epochs=6, optimizer=RESTLESS)
@@ -140,11 +149,13 @@ def test_the_recorded_loss_is_that_of_the_averages_and_training_goes_on_with_raw
     assert raw != averaged
 
 
+@pytest.mark.usefixtures("every_epoch_counts")
 def test_nonmono_makes_the_trigger_wait(texts: Path):
     patient = trained(texts, epochs=4, optimizer={**RESTLESS, "nonmono": 5})
     assert not any(record.averaging for record in patient.epochs)
 
 
+@pytest.mark.usefixtures("every_epoch_counts")
 def test_a_restart_forgets_the_averages(texts: Path):
     kept = trained(texts, epochs=5, optimizer=RESTLESS)
     restarted = trained(texts, epochs=5, optimizer=RESTLESS, restart_at=[4])
@@ -154,6 +165,15 @@ def test_a_restart_forgets_the_averages(texts: Path):
     ]
     assert oldest[0] > UPDATES_PER_EPOCH
     assert oldest[1] == UPDATES_PER_EPOCH
+
+
+def test_epochs_at_the_level_of_word_frequencies_do_not_start_averaging(texts: Path):
+    recorder = trained(texts, epochs=6, optimizer=RESTLESS)
+    losses = [record.valid_loss for record in recorder.epochs]
+    assert any(losses[index] > min(losses[:index]) for index in range(1, 6)), "the trigger would fire otherwise"
+    assert min(losses) > optimizers.learned_loss(recorder.trainer.corpus)
+    assert not any(record.averaging for record in recorder.epochs)
+    assert recorder.trainer.optimizer.trigger.losses == []
 
 
 # Windows, accumulation, penalties

@@ -55,15 +55,31 @@ _PARAMETERS: Any = {  # matplotlib's type for it is a list of every parameter it
     "ytick.major.width": 0.6,
 }
 
+_INK, _PAPER = "#e6edf3", "#0d1117"
+_DARK: Any = {
+    "axes.edgecolor": _INK,
+    "axes.facecolor": _PAPER,
+    "axes.labelcolor": _INK,
+    "figure.facecolor": _PAPER,
+    "grid.color": _INK,
+    "text.color": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+}
+"""Changes for a reader whose screen is dark; the background is opaque, so the figure is legible on any page."""
+
 Arguments = ParamSpec("Arguments")
 
 
 def styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
-    """Draw a figure in the style of the package, whatever the user's own settings of matplotlib are."""
+    """Draw a figure in the style of the package, whatever the user's own settings of matplotlib are.
+
+    A function with a keyword argument ``dark`` gets light lines on a dark background where that is true.
+    """
 
     @functools.wraps(draw)
     def drawing(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Figure:
-        with _parameters():
+        with _parameters(dark=bool(kwargs.get("dark"))):
             return draw(*args, **kwargs)
 
     return drawing
@@ -136,12 +152,22 @@ def save(figure: Figure, path: str | Path) -> tuple[Path, Path]:
         save(learning_curves([read_run("results/quickstart")]), "figures/curves")
     """
     base = Path(path)
-    vector, pixels = (base.with_name(f"{_stem(base)}{suffix}") for suffix in (".svg", ".png"))
+    pixels = base.with_name(f"{_stem(base)}.png")
+    vector = save_svg(figure, base.with_name(f"{_stem(base)}.svg"))
     with _parameters(), clear_write_errors(base):
-        base.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(vector, metadata={"Date": None})
         figure.savefig(pixels, metadata={"Software": None})
     return vector, pixels
+
+
+def save_svg(figure: Figure, path: Path, description: str | None = None) -> Path:
+    """Write a figure as SVG with a ``description`` in its metadata, and return the path.
+
+    The same figure gives the same bytes.
+    """
+    with _parameters(), clear_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, metadata={"Date": None, "Description": description})
+    return path
 
 
 def _stem(path: Path) -> str:
@@ -149,11 +175,11 @@ def _stem(path: Path) -> str:
     return path.stem if path.suffix in (".svg", ".png") else path.name
 
 
-def _parameters() -> Any:
+def _parameters(dark: bool = False) -> Any:
     try:
         import matplotlib
     except ImportError:
         raise UserError(
             "figures need matplotlib, which is not installed: pip install 'selfish-rnn[analysis]'"
         ) from None
-    return matplotlib.rc_context(_PARAMETERS)
+    return matplotlib.rc_context({**_PARAMETERS, **(_DARK if dark else {})})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from selfish_rnn import COMMAND_LINE_MODULES, INSTALL_COMMAND_LINE
+from selfish_rnn.errors import COMMAND_LINE_MODULES, INSTALL_COMMAND_LINE
 
 __all__ = ["main"]
 

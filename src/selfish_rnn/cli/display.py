@@ -161,6 +161,9 @@ def show_outcome(console: Console, summary: Mapping[str, Any], folder: Path) -> 
     table.add_row("test perplexity", f"[bold]{perplexity_text(test)}[/]", ratio)
     valid = perplexity_text(summary["valid_perplexity"])
     table.add_row("valid perplexity", valid, f"best at epoch {summary['best_epoch']}")
+    for name, average in summary.get("averages", {}).items():
+        best = f"valid {perplexity_text(average['valid_perplexity'])}, best at epoch {average['best_epoch']}"
+        table.add_row(f"test, average {name}", perplexity_text(average["test_perplexity"]), best)
     table.add_row("unigram perplexity", f"{unigram:.2f}", "of the test text, from word counts alone")
     of_weights = f"of {summary['total_weights']:,} (sparsity {100 * summary['sparsity']:.1f} %)"
     table.add_row("weights", f"{summary['active_weights']:,}", of_weights)

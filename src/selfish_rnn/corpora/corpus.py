@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 
@@ -99,18 +100,19 @@ def with_words(corpus: Corpus, vocabulary: Vocabulary) -> Corpus:
     return Corpus(corpus.name, vocabulary, ids[corpus.train], ids[corpus.valid], ids[corpus.test])
 
 
-def unigram_perplexity(corpus: Corpus) -> float:
-    r"""Perplexity of the test stream for a model that knows only how often each word is used.
+def unigram_perplexity(corpus: Corpus, split: Literal["valid", "test"] = "test") -> float:
+    r"""Return the perplexity of the test or validation stream under the word frequencies of the training text.
 
     .. math:: \exp\Bigl(-\frac{1}{T} \sum_{t=1}^{T} \log \frac{c(w_t) + 1}{N + V}\Bigr)
 
-    with c(w) the count of w among the N training tokens, V the size of the vocabulary and T the length of the test
+    with c(w) the count of w among the N training tokens, V the size of the vocabulary and T the length of the
     stream. The one that is added keeps words unseen in training possible. A network that has learnt anything from
     context is below this number.
     """
-    if corpus.test.numel() == 0:
-        raise UserError(f"the test stream of the corpus {corpus.name} is empty")
+    stream = corpus.test if split == "test" else corpus.valid
+    if stream.numel() == 0:
+        raise UserError(f"the {split} stream of the corpus {corpus.name} is empty")
     size = len(corpus.vocabulary)
     counts = torch.bincount(corpus.train, minlength=size).double()
     log_probability = torch.log(counts + 1) - math.log(corpus.train.numel() + size)
-    return math.exp(-log_probability[corpus.test].mean().item())
+    return math.exp(-log_probability[stream].mean().item())

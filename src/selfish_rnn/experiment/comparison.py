@@ -30,9 +30,14 @@ def identity(experiment: Experiment) -> str:
 
 
 def changed_settings(before: Settings, now: Experiment) -> list[str]:
-    """The keys in which an experiment differs from what it was, but for those that may change."""
+    """The keys in which an experiment differs from what it was, but for those that may change.
+
+    Settings that an earlier version did not have are compared with their defaults.
+    """
     current = now.model_dump(mode="json", exclude=set(MAY_CHANGE))
-    return _differing(flat({key: before.get(key) for key in current}), flat(current))
+    known = {key: value for key, value in before.items() if key in current}
+    complete = Experiment.model_validate(known).model_dump(mode="json", exclude=set(MAY_CHANGE))
+    return _differing(flat(complete), flat(current))
 
 
 def deciding(experiment: Experiment) -> Settings:

@@ -9,7 +9,10 @@ from pydantic import BaseModel, ValidationError
 
 from selfish_rnn.errors import nearest, shown, unknown
 
-INNER_KEYS = {"lr": "optimizer", "nonmono": "optimizer", "hidden": "model", "embedding": "model", "layers": "model"}
+INNER_KEYS = {
+    **dict.fromkeys(("lr", "nonmono", "average_from"), "optimizer"),
+    **dict.fromkeys(("hidden", "embedding", "layers", "init_range"), "model"),
+}
 """Keys inside sections that users look for outside."""
 
 MOST, LONGEST_KEY = 5, 80
@@ -63,7 +66,7 @@ def _place(settings: type[BaseModel], path: tuple[int | str, ...]) -> tuple[list
     """The part of an error's path that users know, which is keys, and the sections that can be at its end."""
     place: list[str] = []
     sections = [settings]
-    for word in map(str, path):
+    for word in (str(each) for each in path if not isinstance(each, int)):  # without the places in lists
         if len(sections) > 1:  # a section that is chosen by its name, which the path has between two keys
             sections = [section for section in sections if word in names_of(section)]
             continue

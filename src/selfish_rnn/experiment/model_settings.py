@@ -66,6 +66,7 @@ MODEL_KEYS = {
     "depth": "micro-steps of the highway cell",
     "chunk": "units that share a row of the master gates",
     "experts": "softmaxes that are mixed",
+    "init_range": "embedding and output matrix start uniformly within ± this",
     "tied": "the output matrix is the embedding",
     "transform_bias": "first bias of the transform gate; none: drawn as all others",
     "dropout": "on everything but the recurrence, drawn for every element",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
 from selfish_rnn.errors import shown, unknown
 from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS, ConfiguredMethod
@@ -115,10 +115,50 @@ class OptimizerSettings(Section):
     decay: LearningRateDecay | None = Field(None, description="lower lr at every epoch after a certain one")
 
 
+def check_average_start(value: Any) -> Any:
+    """Refuse what is not a whole epoch of at least 1, or a fraction of the run between 0 and 1."""
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 10**9):
+        return value
+    if isinstance(value, float) and 0 < value < 1:
+        return value
+    raise ValueError(
+        f"an average starts after a number of epochs (at least 1) or a fraction of them (between 0 and 1), "
+        f"got {shown(value)}"
+    )
+
+
+def check_from(value: Any) -> Any:
+    """Check the start of one of several averages, which may also be the trigger."""
+    if value is None or (isinstance(value, str) and value != "trigger"):
+        raise ValueError(f"from must be trigger, an epoch or a fraction, got {shown(value)}")
+    return value if value == "trigger" else check_average_start(value)
+
+
+def epochs_before(start: float, epochs: int) -> int:
+    """Return the number of epochs before averaging starts.
+
+    A fraction of the run is rounded to the nearest epoch between the first and the last but one.
+
+    >>> epochs_before(20, epochs=60), epochs_before(0.5, epochs=60), epochs_before(0.01, epochs=60)
+    (20, 30, 1)
+    """
+    return start if isinstance(start, int) else max(min(int(start * epochs + 0.5), epochs - 1), 1)
+
+
 class AveragedSettings(OptimizerSettings):
     name: Literal["snt-asgd", "nt-asgd"]
     lr: Rate = Field(40.0, description="learning rate")
-    nonmono: int = Field(5, ge=0, description="averaging starts if validation is no better than so many epochs before")
+    nonmono: int = Field(
+        5,
+        ge=0,
+        description="averaging starts if validation is no better than so many epochs before; epochs with a validation "
+        "perplexity of 0.9 times the unigram perplexity or more do not count",
+    )
+    average_from: Annotated[int | float | None, BeforeValidator(check_average_start)] = Field(
+        None,
+        description="averaging starts after this epoch, with the first update of the next one, or after this fraction "
+        "of the epochs (rounded); none: when validation stops improving (`nonmono`)",
+    )
 
 
 class SGDSettings(OptimizerSettings):
@@ -153,6 +193,47 @@ OptimizerSection = Annotated[
     BeforeValidator(name_alone),
     Field(discriminator="name"),
 ]
+
+
+class AverageBase(Section):
+    """Kind and name of one of the additional averages of a run; its start is the key ``from``."""
+
+    kind: Literal["snt", "nt"] = Field(
+        description="snt: over the values of each weight since it grew, as in SNT-ASGD; nt: over all, as in NT-ASGD"
+    )
+    restart: bool = Field(True, description="start anew at the epochs of `restart_at`; false: run on to the end")
+
+    @property
+    def start(self) -> int | float | Literal["trigger"]:
+        """The value of ``from``: an epoch, a fraction of the run, or the trigger."""
+        start: int | float | Literal["trigger"] = getattr(self, "from")
+        return start
+
+    @property
+    def name(self) -> str:
+        """Name of the average in the files of a run, such as ``nt-20``, ``nt-trigger`` or ``nt-20-no-restart``."""
+        return f"{self.kind}-{self.start}{'' if self.restart else '-no-restart'}"
+
+
+if TYPE_CHECKING:
+    AverageSettings = AverageBase
+else:
+    # A field called from can only be made in a call.
+    AverageSettings = create_model(
+        "AverageSettings",
+        __base__=AverageBase,
+        __module__=__name__,
+        **{
+            "from": (
+                Annotated[int | float | Literal["trigger"], BeforeValidator(check_from)],
+                Field(
+                    "trigger",
+                    description="the epoch after which it starts, or a fraction of the epochs, as in "
+                    "`optimizer.average_from`; trigger: when the validation of the raw weights stops improving",
+                ),
+            )
+        },
+    )
 
 
 MAY_CHANGE = ("device", "threads", "checkpoint_every", "engine", "keep_topologies")
@@ -203,7 +284,14 @@ class Experiment(Section):
     clip: float | None = Field(0.25, gt=0, description="largest norm of the gradient")
     ar: Factor = Field(0.0, description="weight of the activation penalty")
     tar: Factor = Field(0.0, description="weight of the temporal activation penalty")
-    restart_at: tuple[int, ...] = Field((), description="epochs after which averaging starts anew")
+    averages: tuple[AverageSettings, ...] = Field(
+        (),
+        description="averages that are recorded besides that of the optimizer, such as `[{kind: nt, from: 20}]`; the "
+        "training does not depend on them",
+    )
+    restart_at: tuple[int, ...] = Field(
+        (), description="epochs after which averages start anew, but for those with `restart: false`"
+    )
     early_stop: Count | None = Field(None, description="stop after so many epochs without improvement")
     seed: Seed = Field(1111, description="of everything that is drawn")
     start_seed: Seed | None = Field(None, description="of starting weights and topology; none: that of the run")
@@ -223,6 +311,32 @@ class Experiment(Section):
     def _fits_together(self) -> Experiment:
         if self.batch_size % self.sub_batches:
             raise ValueError(f"batch_size {self.batch_size} cannot be divided into {self.sub_batches} sub_batches")
-        if self.restart_at and self.optimizer.name not in ("snt-asgd", "nt-asgd"):
-            raise ValueError(f"restart_at needs an averaging optimizer, not {self.optimizer.name}")
+        averaging = isinstance(self.optimizer, AveragedSettings)
+        if self.restart_at and not averaging and not self.averages:
+            raise ValueError(f"restart_at needs an averaging optimizer or averages, not {self.optimizer.name} alone")
+        self._check_averages()
         return self
+
+    def _check_averages(self) -> None:
+        """Refuse averages that have one name, that never start, or that cannot be of this method."""
+        names = [average.name for average in self.averages]
+        starts = {f"averages has {average.name}, but": average.start for average in self.averages}
+        if isinstance(self.optimizer, AveragedSettings) and self.optimizer.average_from is not None:
+            starts["optimizer.average_from"] = self.optimizer.average_from
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"averages has {name} more than once")
+        for what, start in starts.items():
+            if isinstance(start, int) and start >= self.epochs:
+                raise ValueError(f"{what} {start} is not an epoch before the last one, {self.epochs}")
+        signal = self.method.build().signal
+        if (
+            names
+            and signal is not None
+            and signal.kept_by_optimizer
+            and self.optimizer.name in ("momentum-sgd", "adam")
+        ):
+            raise ValueError(
+                f"averages do not work with method {self.method.name} and optimizer {self.optimizer.name}, which has a "
+                "momentum of all positions: use snt-asgd, nt-asgd or sgd, or leave out averages"
+            )

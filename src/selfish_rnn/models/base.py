@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
@@ -46,6 +47,9 @@ class LanguageModel(nn.Module, abc.ABC):
 
     decoder: nn.Linear
     """The output layer; :func:`~selfish_rnn.engine.pack` puts a packed one in its place."""
+
+    init_range: float = 0.1
+    """Embedding and output matrix start uniformly within ± this."""
 
     vocabulary: Any = None
     """The words of a model that was trained, where they are known."""
@@ -104,10 +108,10 @@ class LanguageModel(nn.Module, abc.ABC):
         )
 
     def _reset_embedding_and_decoder(self) -> None:
-        """Embedding and output matrix, which may be one, U(±0.1), output bias 0."""
+        """Draw embedding and output matrix, which may be one, from U(±init_range); set the output bias to 0."""
         for parameter in nn.ModuleList([self.embedding, self.decoder]).parameters():
             if parameter is not self.decoder.bias:
-                nn.init.uniform_(parameter, -0.1, 0.1)
+                nn.init.uniform_(parameter, -self.init_range, self.init_range)
         nn.init.zeros_(self.decoder.bias)
 
     def forward(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
@@ -146,6 +150,12 @@ def check_sizes(**sizes: int) -> None:
     for name, size in sizes.items():
         if size < 1:
             raise UserError(f"{name} must be at least 1, got {size}")
+
+
+def check_init_range(init_range: float) -> None:
+    """Raise an error if the range of the starting weights is not a positive number."""
+    if not 0 < init_range < math.inf:
+        raise UserError(f"init_range must be a number greater than 0, got {init_range}")
 
 
 def check_probabilities(**probabilities: float) -> None:

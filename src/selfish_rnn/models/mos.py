@@ -11,7 +11,15 @@ from torch import Tensor, nn
 
 from selfish_rnn.engine.inference.program import Place, Program
 from selfish_rnn.engine.modules.parameters import reset_uniform
-from selfish_rnn.models.base import Dropouts, Encoded, LanguageModel, State, check_probabilities, check_sizes
+from selfish_rnn.models.base import (
+    Dropouts,
+    Encoded,
+    LanguageModel,
+    State,
+    check_init_range,
+    check_probabilities,
+    check_sizes,
+)
 from selfish_rnn.models.cells.mixture import MixtureDecoder
 from selfish_rnn.models.cells.weight_drop import WeightDropLSTM
 from selfish_rnn.models.regularisers import embed, locked_dropout
@@ -54,12 +62,15 @@ class MixtureOfSoftmaxesLSTM(LanguageModel):
         dropout_output: float = 0.4,
         dropout_latent: float = 0.29,
         weight_drop: float = 0.5,
+        init_range: float = 0.1,
     ) -> None:
         super().__init__()
+        check_init_range(init_range)
         check_sizes(vocabulary=vocabulary, embedding=embedding, hidden=hidden, hidden_last=hidden_last)
         check_sizes(layers=layers, experts=experts)
         check_probabilities(dropout_latent=dropout_latent, weight_drop=weight_drop)
         self.experts = experts
+        self.init_range = init_range
         self.dropouts = Dropouts(dropout_word, dropout_input, dropout_hidden, dropout_output)
         self.dropout_latent = dropout_latent
         widths = [embedding, *[hidden] * (layers - 1), hidden_last]
@@ -73,7 +84,7 @@ class MixtureOfSoftmaxesLSTM(LanguageModel):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Embedding U(±0.1), output bias 0, everything else U(±1/√n), n being the width of its layer's state."""
+        """Embedding U(±init_range), output bias 0, everything else U(±1/√n), n being the width of its layer's state."""
         self._reset_embedding_and_decoder()
         for rnn in self.rnns:
             reset_uniform(rnn, rnn.hidden_size)

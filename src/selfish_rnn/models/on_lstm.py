@@ -10,7 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from selfish_rnn.engine.inference.program import Place, Program
-from selfish_rnn.models.base import Dropouts, Encoded, LanguageModel, State, check_probabilities, check_sizes
+from selfish_rnn.models.base import (
+    Dropouts,
+    Encoded,
+    LanguageModel,
+    State,
+    check_init_range,
+    check_probabilities,
+    check_sizes,
+)
 from selfish_rnn.models.cells.ordered_neurons import CellOutput, OrderedNeuronsCell
 from selfish_rnn.models.regularisers import embed, locked_dropout
 
@@ -53,10 +61,13 @@ class OrderedNeuronsLSTM(LanguageModel):
         dropout_hidden: float = 0.3,
         dropout_output: float = 0.45,
         weight_drop: float = 0.45,
+        init_range: float = 0.1,
     ) -> None:
         super().__init__()
+        check_init_range(init_range)
         check_sizes(vocabulary=vocabulary, embedding=embedding, hidden=hidden, layers=layers, chunk=chunk)
         check_probabilities(weight_drop=weight_drop)
+        self.init_range = init_range
         self.dropouts = Dropouts(dropout_word, dropout_input, dropout_hidden, dropout_output)
         widths = [embedding, *[hidden] * (layers - 1), embedding]
         self.embedding = nn.Embedding(vocabulary, embedding)
@@ -67,7 +78,7 @@ class OrderedNeuronsLSTM(LanguageModel):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Embedding U(±0.1), output bias 0, the cells U(±1/√fan-in)."""
+        """Embedding U(±init_range), output bias 0, the cells U(±1/√fan-in)."""
         self._reset_embedding_and_decoder()
         for cell in self.cells:
             cell.reset_parameters()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from selfish_rnn.engine.inference.program import NOWHERE, Place, Program
-from selfish_rnn.models.base import Dropouts, Encoded, LanguageModel, State, check_sizes
+from selfish_rnn.models.base import Dropouts, Encoded, LanguageModel, State, check_init_range, check_sizes
 from selfish_rnn.models.cells.highway import HIGHWAY_GATES, HighwayCell
 from selfish_rnn.models.regularisers import dropout_mask, embed, locked_dropout
 from selfish_rnn.sparsifier.intrinsic import UnitLayer, UnitPart
@@ -36,10 +36,13 @@ class RecurrentHighwayNetwork(LanguageModel):
         dropout_hidden: float = 0.25,
         dropout_output: float = 0.65,
         transform_bias: float | None = None,
+        init_range: float = 0.1,
     ) -> None:
         super().__init__()
+        check_init_range(init_range)
         check_sizes(vocabulary=vocabulary, hidden=hidden, depth=depth)
         self.dropouts = Dropouts(dropout_word, dropout_input, dropout_hidden, dropout_output)
+        self.init_range = init_range
         self.transform_bias = transform_bias
         self.embedding = nn.Embedding(vocabulary, hidden)
         self.cell = HighwayCell(hidden, hidden, depth)
@@ -48,7 +51,7 @@ class RecurrentHighwayNetwork(LanguageModel):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Embedding U(±0.1), output bias 0, the cell U(±1/√hidden) but for a given ``transform_bias``."""
+        """Embedding U(±init_range), output bias 0, the cell U(±1/√hidden) but for a given ``transform_bias``."""
         self._reset_embedding_and_decoder()
         self.cell.reset_parameters(self.transform_bias)
 
@@ -102,5 +105,6 @@ class RecurrentHighwayNetwork(LanguageModel):
             hidden=hidden,
             depth=self.cell.depth,
             transform_bias=self.transform_bias,
+            init_range=self.init_range,
             **self.dropouts.arguments(),
         )

@@ -12,7 +12,7 @@ from torch.nn import functional
 from selfish_rnn.engine.inference.program import Place, Program
 from selfish_rnn.engine.modules.parameters import reset_uniform
 from selfish_rnn.errors import UserError
-from selfish_rnn.models.base import Encoded, LanguageModel, State, check_probabilities, check_sizes
+from selfish_rnn.models.base import Encoded, LanguageModel, State, check_init_range, check_probabilities, check_sizes
 from selfish_rnn.sparsifier.intrinsic import UnitLayer, UnitPart
 
 Cell = Literal["lstm", "gru", "rnn"]
@@ -47,8 +47,10 @@ class StackedRNN(LanguageModel):
         dropout: float = 0.65,
         cell: Cell = "lstm",
         tied: bool = False,
+        init_range: float = 0.1,
     ) -> None:
         super().__init__()
+        check_init_range(init_range)
         check_sizes(vocabulary=vocabulary, embedding=embedding, layers=layers)
         check_probabilities(dropout=dropout)
         if cell not in _KINDS:
@@ -58,6 +60,7 @@ class StackedRNN(LanguageModel):
             raise UserError(
                 f"tied needs embedding and hidden of the same size, got embedding {embedding} and hidden {widths[-1]}"
             )
+        self.init_range = init_range
         self.kind: Cell = cell
         self.dropout = dropout
         self.embedding = nn.Embedding(vocabulary, embedding)
@@ -80,7 +83,7 @@ class StackedRNN(LanguageModel):
         return self.decoder.weight is self.embedding.weight
 
     def reset_parameters(self) -> None:
-        """Embedding and output matrix U(±0.1), output bias 0, recurrent layers U(±1/√hidden)."""
+        """Embedding and output matrix U(±init_range), output bias 0, recurrent layers U(±1/√hidden)."""
         self._reset_embedding_and_decoder()
         for rnn in self._rnns():
             reset_uniform(rnn, rnn.hidden_size)
@@ -149,6 +152,7 @@ class StackedRNN(LanguageModel):
             dropout=self.dropout,
             cell=self.kind,
             tied=self.tied,
+            init_range=self.init_range,
         )
 
     @property

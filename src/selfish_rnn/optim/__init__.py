@@ -1,5 +1,7 @@
-"""SNT-ASGD and NT-ASGD as ordinary torch optimizers."""
+"""SNT-ASGD and NT-ASGD as ordinary torch optimizers, and averages of the iterates of any optimizer."""
 
-from selfish_rnn.optim.averaged import NTASGD, SNTASGD, AveragedSGD, NonMonotoneTrigger
+from selfish_rnn.optim.averaged import NTASGD, SNTASGD, AveragedSGD
+from selfish_rnn.optim.iterate_average import IterateAverage
+from selfish_rnn.optim.triggers import EpochTrigger, NonMonotoneTrigger, Trigger
 
-__all__ = ["NTASGD", "SNTASGD", "AveragedSGD", "NonMonotoneTrigger"]
+__all__ = ["NTASGD", "SNTASGD", "AveragedSGD", "EpochTrigger", "IterateAverage", "NonMonotoneTrigger", "Trigger"]

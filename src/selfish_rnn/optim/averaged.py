@@ -1,10 +1,9 @@
-"""SGD that, once the validation loss stops improving, also averages its iterates."""
+"""SGD that also averages its iterates, once the validation loss stops improving or from a certain epoch on."""
 
 from __future__ import annotations
 
 import abc
 import contextlib
-import math
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -12,33 +11,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, ParamsT
 
-
-class NonMonotoneTrigger:
-    """Fires once, when the validation loss no longer improves on what it was more than ``interval`` epochs ago.
-
-    With losses v_1, v_2, ... the trigger fires after epoch e if ``e - 1 > interval`` and
-    ``v_e > min(v_1, ..., v_{e-1-interval})``.
-
-    >>> trigger = NonMonotoneTrigger(interval=1)
-    >>> [trigger.observe(loss) for loss in (5.0, 4.0, 4.5, 6.0, 7.0)]
-    [False, False, False, True, False]
-    """
-
-    def __init__(self, interval: int = 5) -> None:
-        self.interval = interval
-        self.fired = False
-        self.losses: list[float] = []
-
-    def observe(self, loss: float) -> bool:
-        """Take the validation loss of an epoch; true if this is the one after which averaging starts."""
-        loss = float(loss)  # a tensor would be kept with the state, on its device
-        if math.isnan(loss):
-            raise ValueError("the validation loss is NaN; the trigger cannot compare it")
-        earlier = self.losses[: max(len(self.losses) - self.interval, 0)]
-        fires = not self.fired and bool(earlier) and loss > min(earlier)
-        self.fired = self.fired or fires
-        self.losses.append(loss)
-        return fires
+from selfish_rnn.optim.iterate_average import AGE, AVERAGE, IterateAverage, parameters_of, refuse_swapped, state_keys
+from selfish_rnn.optim.triggers import EpochTrigger, NonMonotoneTrigger
 
 
 def sgd_(weight: Tensor, gradient: Tensor, lr: float, weight_decay: float) -> None:
@@ -48,35 +22,47 @@ def sgd_(weight: Tensor, gradient: Tensor, lr: float, weight_decay: float) -> No
     weight.add_(gradient, alpha=-lr)
 
 
-def average_(average: Tensor, age: Tensor, weight: Tensor) -> None:
-    """``age <- age + 1``, ``average <- average + (w - average) / age``: the mean of the last ``age`` iterates."""
-    age.add_(1)
-    # Converted first because torch is slow to divide by whole numbers.
-    divisor = age.to(torch.promote_types(weight.dtype, torch.float32))
-    average.add_((weight - average).div_(divisor))
-
-
 class AveragedSGD(Optimizer, abc.ABC):
-    """SGD that averages once the validation loss stops improving: what :class:`SNTASGD` and :class:`NTASGD` share.
+    """Base class of :class:`SNTASGD` and :class:`NTASGD`, which differ in the kind of their average only.
 
-    They differ in the shape of the age only: one for every weight, or one for all.
+    Args:
+        params: parameters or parameter groups, as for any torch optimizer.
+        lr: learning rate.
+        weight_decay: part of a weight that is added to its gradient.
+        nonmono: averaging starts when the validation loss is worse than the best of all epochs but the last ``nonmono``
+            (:class:`NonMonotoneTrigger`).
+        average_from: start averaging after this many epochs instead, with the first step of the next epoch.
+        below: epochs with a validation loss of at least this do not count for ``nonmono``.
     """
 
-    def __init__(self, params: ParamsT, lr: float, weight_decay: float = 0.0, nonmono: int = 5) -> None:
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float,
+        weight_decay: float = 0.0,
+        nonmono: int = 5,
+        *,
+        average_from: int | None = None,
+        below: float | None = None,
+    ) -> None:
         if lr <= 0:
             raise ValueError(f"lr must be positive, got {lr}")
         if weight_decay < 0:
             raise ValueError(f"weight_decay must not be negative, got {weight_decay}")
         if nonmono < 0:
             raise ValueError(f"nonmono is a number of epochs and must not be negative, got {nonmono}")
+        if average_from is not None and average_from < 1:
+            raise ValueError(f"average_from is a number of epochs and must be at least 1, got {average_from}")
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay})
-        self.trigger = NonMonotoneTrigger(nonmono)
+        self.trigger: NonMonotoneTrigger | EpochTrigger = (
+            NonMonotoneTrigger(nonmono, below) if average_from is None else EpochTrigger(average_from)
+        )
         self.averages_swapped_in = False
 
-    @staticmethod
+    @property
     @abc.abstractmethod
-    def _new_age(parameter: Tensor) -> Tensor:
-        """The age of a parameter's average before its first iterate: 0, for every weight or for all of them."""
+    def average(self) -> IterateAverage:
+        """The average of this optimizer."""
 
     @property
     def averaging(self) -> bool:
@@ -96,13 +82,12 @@ class AveragedSGD(Optimizer, abc.ABC):
 
         Without effect before averaging has started.
         """
-        self._refuse_if_swapped("restart()")
-        self.state.clear()
+        self.average.restart(self)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """One update of the raw weights and, once triggered, of the averages."""
-        self._refuse_if_swapped("step()")
+        refuse_swapped(self, "step()")
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -112,16 +97,9 @@ class AveragedSGD(Optimizer, abc.ABC):
                 if parameter.grad is not None:
                     sgd_(parameter, parameter.grad, float(group["lr"]), group["weight_decay"])
         if self.averaging:
-            self._average()
+            # All parameters: one that is frozen is its own average, and joins in when it is trained.
+            self.average.update(self, parameters_of(self))
         return loss
-
-    def _average(self) -> None:
-        for parameter in self._parameters():
-            state = self.state[parameter]
-            if not state:
-                state["average"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-                state["age"] = self._new_age(parameter)
-            average_(state["average"], state["age"], parameter)
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
@@ -132,38 +110,21 @@ class AveragedSGD(Optimizer, abc.ABC):
             with optimizer.averaged():
                 validation_loss = evaluate(model)
         """
-        self._refuse_if_swapped("averaged()")
-        self._swap()
-        self.averages_swapped_in = True
-        try:
+        refuse_swapped(self, "averaged()")
+        with self.average.swapped_in(self):
             yield
-        finally:
-            self._swap()
-            self.averages_swapped_in = False
-
-    @torch.no_grad()
-    def _swap(self) -> None:
-        for parameter in self._parameters():
-            state = self.state.get(parameter)
-            if state:
-                raw = parameter.clone()
-                parameter.copy_(state["average"])
-                state["average"].copy_(raw)
-
-    def _parameters(self) -> Iterator[Tensor]:
-        for group in self.param_groups:
-            yield from group["params"]
-
-    def _refuse_if_swapped(self, call: str) -> None:
-        if self.averages_swapped_in:
-            raise RuntimeError(f"{call} needs the raw weights: leave the averaged() block first")
 
     def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}nonmono: {self.trigger.interval}, averaging: {self.averaging}\n)"
+        trigger = self.trigger
+        if isinstance(trigger, EpochTrigger):
+            start = f"average_from: {trigger.epochs}"
+        else:
+            start = f"nonmono: {trigger.interval}"
+        return f"{super().__repr__()[:-1]}{start}, averaging: {self.averaging}\n)"
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy or a pickle takes along; torch's own optimizers leave out all but their state and settings."""
-        self._refuse_if_swapped("copying")
+        refuse_swapped(self, "copying")
         return {**super().__getstate__(), "trigger": self.trigger, "averages_swapped_in": False}
 
     def state_dict(self) -> dict[str, Any]:
@@ -172,41 +133,41 @@ class AveragedSGD(Optimizer, abc.ABC):
         It is among the settings of every group, because tools such as ``torch.distributed.checkpoint`` know nothing
         but states and groups.
         """
-        self._refuse_if_swapped("state_dict()")
+        refuse_swapped(self, "state_dict()")
         try:
             for group in self.param_groups:  # where torch finds it, before the hooks of users see what it makes
-                group["trigger"] = {"fired": self.trigger.fired, "losses": list(self.trigger.losses)}
+                group["trigger"] = self.trigger.state_dict()
             return super().state_dict()
         finally:
             for group in self.param_groups:
                 group.pop("trigger", None)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._refuse_if_swapped("load_state_dict()")
+        refuse_swapped(self, "load_state_dict()")
         groups = [dict(group) for group in state_dict["param_groups"]]
         triggers = [group.pop("trigger", None) for group in groups]
         if None in triggers:
             raise ValueError("this is not the state of an averaging optimizer: it has no 'trigger'")
         self._refuse_whole_matrices(state_dict)
         super().load_state_dict({"state": state_dict["state"], "param_groups": groups})
-        self.trigger.fired = triggers[0]["fired"]
-        self.trigger.losses = list(triggers[0]["losses"])
+        self.trigger.load_state_dict(triggers[0])
         # Optimizer.load_state_dict casts all state to the parameter's dtype; ages are whole numbers.
-        for parameter, saved in zip(self._parameters(), self._saved_states(state_dict), strict=True):
-            if saved:
-                self.state[parameter]["age"] = saved["age"].to(torch.int32, copy=True).to(parameter.device)
+        for parameter, saved in zip(parameters_of(self), self._saved_states(state_dict), strict=True):
+            for key in state_keys(saved, AGE):
+                self.state[parameter][key] = saved[key].to(torch.int32, copy=True).to(parameter.device)
 
     def _refuse_whole_matrices(self, state_dict: dict[str, Any]) -> None:
         # Packed weights of another number are fine: the topology may be loaded after this.
         for number, (parameter, saved) in enumerate(
-            zip(self._parameters(), self._saved_states(state_dict), strict=False)
+            zip(parameters_of(self), self._saved_states(state_dict), strict=False)
         ):
-            if saved and saved["average"].ndim != parameter.ndim:
-                raise ValueError(
-                    f"the saved average of parameter {number} is of shape {tuple(saved['average'].shape)}, the "
-                    f"parameter of shape {tuple(parameter.shape)}: averages from before pack(model) are of whole "
-                    "matrices, and a packed model needs a new optimizer"
-                )
+            for key in state_keys(saved, AVERAGE):
+                if saved[key].ndim != parameter.ndim:
+                    raise ValueError(
+                        f"the saved average of parameter {number} is of shape {tuple(saved[key].shape)}, the "
+                        f"parameter of shape {tuple(parameter.shape)}: averages from before pack(model) are of whole "
+                        "matrices, and a packed model needs a new optimizer"
+                    )
 
     @staticmethod
     def _saved_states(state_dict: dict[str, Any]) -> list[dict[str, Tensor]]:
@@ -218,8 +179,8 @@ class SNTASGD(AveragedSGD):
     """Sparse non-monotonically triggered averaged SGD (Liu et al. 2021, Eq. 5).
 
     Plain SGD with a constant learning rate until the validation loss, fed in with :meth:`observe`, is worse than
-    the best of all epochs but the last ``nonmono``. From then on every weight has its own average, over its values
-    since it last grew (or since averaging started, if that is later):
+    the best of all epochs but the last ``nonmono``, or until epoch ``average_from`` is over. From then on every weight
+    has its own average, over its values since it last grew (or since averaging started, if that is later):
 
         average_i = (w_{i,T_i} + ... + w_{i,K}) / (K - T_i + 1)
 
@@ -237,9 +198,7 @@ class SNTASGD(AveragedSGD):
     Memory: nothing before the trigger, then one average and one age (int32) per weight.
     """
 
-    @staticmethod
-    def _new_age(parameter: Tensor) -> Tensor:
-        return torch.zeros_like(parameter, dtype=torch.int32, memory_format=torch.preserve_format)
+    average = IterateAverage("snt")
 
 
 class NTASGD(AveragedSGD):
@@ -249,6 +208,4 @@ class NTASGD(AveragedSGD):
     before its growth, which drags it towards zero: the effect :class:`SNTASGD` removes.
     """
 
-    @staticmethod
-    def _new_age(parameter: Tensor) -> Tensor:
-        return torch.zeros((), dtype=torch.int32, device=parameter.device)
+    average = IterateAverage("nt")

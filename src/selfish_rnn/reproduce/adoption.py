@@ -36,7 +36,7 @@ def matching_run(folder: Path, scale: Scale) -> PlannedRun:
     vocabulary = len(files.read_vocabulary())
     nearest: list[str] | None = None
     cases = dict.fromkeys(case for item in ITEMS.values() if item.shows != "time" for case in item.cases)
-    for run in (PlannedRun(scale, case, found.seed) for case in cases):
+    for run in (PlannedRun(scale, case, found.seed).trained_run for case in cases):
         different = differences(found, run.trained(vocabulary))
         if not different:
             return run

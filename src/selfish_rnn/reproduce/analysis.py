@@ -15,9 +15,6 @@ from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.runs.run import Run
 
-START_EPOCH = 5
-"""The paper compares the topologies of one run with that of this epoch, and those of two runs from it on."""
-
 
 def operations(folder: Path, experiment: Experiment) -> list[float] | None:
     """Operations of a run, to train and to test, as fractions of those of the dense network of an experiment."""
@@ -28,8 +25,8 @@ def operations(folder: Path, experiment: Experiment) -> list[float] | None:
     return [round(float(counted.training_ratio), 4), round(float(counted.inference_ratio), 4)]
 
 
-def distances_over_time(first: Path, second: Path | None) -> list[dict[str, float]] | None:
-    """Epoch by epoch, the distance between the topologies of two runs, or within one from its fifth epoch on.
+def distances_over_time(first: Path, second: Path | None, start: int) -> list[dict[str, float]] | None:
+    """Epoch by epoch, the distance between the topologies of two runs, or within one, from the epoch ``start`` on.
 
     A record has ``epoch``, the ``mean`` over the matrices of recurrent layers, and every matrix by name. Units of two
     runs are matched by what they do on the test text, unless both runs have the same start. Nothing if a run has no
@@ -39,11 +36,11 @@ def distances_over_time(first: Path, second: Path | None) -> list[dict[str, floa
     if not all(history.path.is_file() for history in histories):
         return None
     if second is None:
-        series = distance_from(histories[0], START_EPOCH)
+        series = distance_from(histories[0], start)
     else:
         alignment = None if _same_start(first, second) else _alignment(first, second)
         series = distance_between(histories[0], histories[1], alignment)
-    return [_record(moment.epoch, distance) for moment, distance in series if moment.epoch >= START_EPOCH]
+    return [_record(moment.epoch, distance) for moment, distance in series if moment.epoch >= start]
 
 
 def _record(epoch: int, distance: Any) -> dict[str, float]:

@@ -11,6 +11,7 @@ from selfish_rnn.reproduce.case import Item
 from selfish_rnn.reproduce.plan import PlannedRun, runs_of_case
 from selfish_rnn.reproduce.results import line_by_line
 from selfish_rnn.reproduce.scales import Scale
+from selfish_rnn.scheduling.run_jobs import is_finished
 
 Records = list[dict[str, float]]
 Measure = Callable[[Path, Path | None], Records | None]
@@ -55,14 +56,17 @@ class Distances:
         write_atomically(self.path(pair), line_by_line(content).encode())
 
     def measure(self, pairs: Sequence[Pair], folder_of: Callable[[PlannedRun], Path], measure: Measure) -> list[Pair]:
-        """Measure and keep what is not there yet; return the pairs that could not be measured."""
+        """Measure and keep what is not there yet; return the pairs that could not be measured.
+
+        Only finished runs are measured.
+        """
         missing = []
         for pair in pairs:
             run, other = pair
             folders = folder_of(run), folder_of(other) if other else None
             if self.of(pair) is not None:
                 continue
-            records = measure(*folders) if all(folder is None or folder.is_dir() for folder in folders) else None
+            records = measure(*folders) if all(folder is None or is_finished(folder) for folder in folders) else None
             if records is None:
                 missing.append(pair)
             else:

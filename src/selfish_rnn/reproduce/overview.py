@@ -29,12 +29,17 @@ class Standing:
     hours_left: float
 
 
-def items_named(names: Iterable[str]) -> list[Item]:
-    """The items of these names; another name is an error that shows the nearest."""
-    for name in names:
+def items_named(names: Iterable[str], scale: str | None = None) -> list[Item]:
+    """The items of these names; another name, or an item that a scale does not have, is an error."""
+    items = []
+    for name in dict.fromkeys(names):
         if name not in ITEMS:
             raise UserError(unknown("item", name, ITEMS))
-    return [ITEMS[name] for name in dict.fromkeys(names)]
+        item = ITEMS[name]
+        if scale is not None and item.scales and scale not in item.scales:
+            raise UserError(f"scale {scale} does not have {name}; the scales that have it: {', '.join(item.scales)}")
+        items.append(item)
+    return items
 
 
 def standing(item: Item, scale: Scale, results: Results, seeds: Sequence[int], budget: float) -> Standing:

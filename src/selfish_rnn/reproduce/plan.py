@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
-from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS
 from selfish_rnn.experiment.presets import Settings, build_experiment, read_preset, with_assignments
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.experiment.small_dense import resolve_model
-from selfish_rnn.reproduce.case import DENSE, Case, Item
+from selfish_rnn.reproduce.case import DENSE, METHOD_WORDS, Case, Item
+from selfish_rnn.reproduce.paper.stages import CORE
 from selfish_rnn.reproduce.scales import Scale
+from selfish_rnn.reproduce.tuning import tuned_words
 
 AVERAGING = ("snt-asgd", "nt-asgd")
 
@@ -32,7 +33,47 @@ class PlannedRun:
     @property
     def words(self) -> tuple[str, ...]:
         """Preset and changes, as ``selfish-rnn train`` takes them; threads, which decide no result, left out."""
-        return (*self._network_words(), *self.case.words(self.scale.updates), f"seed={self.seed}")
+        entries = [_average_entry(self.scale.selections[name]) for name in self.averages]
+        averages = (f"averages=[{', '.join(entries)}]",) if entries else ()
+        return (*self._training_words, *averages, f"seed={self.seed}")
+
+    @cached_property
+    def _training_words(self) -> tuple[str, ...]:
+        """Preset and changes without the seed, and without averages, which do not change what is trained."""
+        return (*self._network_words(), *self.case.words(self.scale.updates))
+
+    @cached_property
+    def averages(self) -> tuple[str, ...]:
+        """Values of :attr:`Case.average` that the run keeps averages for."""
+        if self.case.untuned:
+            return ()
+        for case, names in self.scale.averages.items():
+            if (case.network, case.method, case.optimizer) == (
+                self.case.network,
+                self.case.method,
+                self.case.optimizer,
+            ):
+                usual = PlannedRun(self.scale, case, self.seed)
+                if _built(usual._training_words) == _built(self._training_words):
+                    return names
+        return ()
+
+    @cached_property
+    def trained_run(self) -> PlannedRun:
+        """The run that is made for this one: itself, or the one that keeps the average this one selects."""
+        if not self.case.average:
+            return self
+        carrier = PlannedRun(self.scale, replace(self.case, average=""), self.seed)
+        if self.case.average in carrier.averages:
+            return carrier
+        kind = self.case.average.partition("-")[0]
+        return PlannedRun(self.scale, replace(self.case, average="", optimizer=f"{kind}-asgd"), self.seed)
+
+    @property
+    def selected(self) -> str | None:
+        """Name of the average of :attr:`trained_run` that this run selects; None for that of the optimizer."""
+        selects = bool(self.case.average) and self.case.average in self.trained_run.averages
+        return self.scale.selections[self.case.average] if selects else None
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -41,13 +82,15 @@ class PlannedRun:
     @cached_property
     def name(self) -> str:
         case = self.case
-        parts = [case.method, case.optimizer]
+        parts = [case.method, case.average or case.optimizer]
+        words = self._training_words
+        experiment = _built(words)
         if case.method != "dense":  # a small dense network has the weights of a sparse one
-            parts.append(f"s{self.experiment.sparsity:g}")
-        # A change to what the preset says anyway makes no other run.
+            parts.append(f"s{experiment.sparsity:g}")
+        # A change to what the preset says anyway makes no other run; a tuning run is named by all of its settings.
         for word in case.words(self.scale.updates):
             free = word.startswith("rewire_every=") or word in case.changes
-            if free and _built(tuple(other for other in self.words if other != word)) != self.experiment:
+            if free and (case.untuned or _built(tuple(other for other in words if other != word)) != experiment):
                 parts.append(word.replace("_", "-").replace("=", "-"))
         return f"{case.network}/{'-'.join(parts)}-seed{self.seed}"
 
@@ -66,15 +109,29 @@ class PlannedRun:
 
     def _network_words(self) -> tuple[str, ...]:
         """Preset and changes of the scale; those made for averaging optimizers only where there is one."""
-        preset, *changes = self.scale.networks[self.case.network]
-        configured = CONFIGURED_METHODS.get(self.case.method)  # none: Selfish with another part, which starts sparse
-        if configured is None or not configured.method.allocation.dense:
-            changes += self.scale.changes(self.case.network, self.case.sparsity)
-        if self.case.optimizer in AVERAGING:
-            return (preset, *changes)
-        others = [word for word in changes if not word.startswith(("optimizer.", "restart_at="))]
-        restarts = "restart_at" in _preset(preset)
-        return (preset, *others, *(["restart_at=[]"] if restarts else []))
+        case, scale = self.case, self.scale
+        preset, *changes = scale.networks[case.network]
+        if case.method == "selfish" or case.method in METHOD_WORDS:
+            changes += scale.selfish
+        averaging = case.optimizer in AVERAGING
+        if not averaging:
+            changes = [word for word in changes if not word.startswith(("optimizer.", "restart_at="))]
+            if "restart_at" in _preset(preset):
+                changes.append("restart_at=[]")
+        if not case.untuned:
+            sparsity = case.sparsity if case.sparsity is not None else float(_preset(preset)["sparsity"])
+            changes += tuned_words(case, sparsity, scale.chosen)
+        return (preset, *changes)
+
+
+def _average_entry(name: str) -> str:
+    """Return the entry of ``averages`` for an average by its name.
+
+    >>> _average_entry("nt-20-no-restart")
+    '{kind: nt, from: 20, restart: false}'
+    """
+    kind, start, *rest = name.split("-", 2)
+    return f"{{kind: {kind}, from: {start}{', restart: false' if rest else ''}}}"
 
 
 @cache
@@ -92,9 +149,23 @@ def _preset(name: str) -> Settings:
 
 def seeds_of(item: Item, case: Case, scale: Scale, seeds: Sequence[int] = ()) -> tuple[int, ...]:
     """The seeds of a case in an item: those asked for, else the scale's; as many as the item needs and can use."""
-    given = tuple(seeds) or scale.seeds or (int(_preset(scale.networks[case.network][0])["seed"]),)
+    given = tuple(seeds) or item.seeds or seeds_of_scale(case, scale)
     missing = item.least_seeds - len(given)
     return (given + tuple(max(given) + 1 + extra for extra in range(missing)))[: item.most_seeds]
+
+
+def seeds_of_scale(case: Case, scale: Scale) -> tuple[int, ...]:
+    """Return the seeds of a case at a scale: all of them for a core comparison, otherwise its first ones."""
+    if not scale.seeds:
+        return (int(_preset(scale.networks[case.network][0])["seed"]),)
+    return scale.seeds if is_core(case, scale) else scale.seeds[: scale.fewer]
+
+
+def is_core(case: Case, scale: Scale) -> bool:
+    """Return whether a case is one of the core comparisons, which have all seeds of a scale."""
+    if scale.fewer is None:
+        return True
+    return PlannedRun(scale, case, 0).trained_run.name in {PlannedRun(scale, core, 0).trained_run.name for core in CORE}
 
 
 def runs_of_case(item: Item, case: Case, scale: Scale, seeds: Sequence[int] = ()) -> list[PlannedRun]:
@@ -105,11 +176,13 @@ def plan(items: Iterable[Item], scale: Scale, seeds: Sequence[int] = ()) -> list
     """Every run that the items need, each once, first seeds first, so that every row has a number early."""
     rounds: list[list[PlannedRun]] = []
     for item in items:
-        for case in item.cases:
+        if item.scales and scale.name not in item.scales:
+            continue
+        for case in item.planned_cases:
             for number, run in enumerate(runs_of_case(item, case, scale, seeds)):
                 while len(rounds) <= number:
                     rounds.append([])
-                rounds[number].append(run)
+                rounds[number].append(run.trained_run)
     return list({run.name: run for group in rounds for run in group}.values())
 
 

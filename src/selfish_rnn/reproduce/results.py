@@ -19,6 +19,7 @@ from selfish_rnn.experiment.comparison import differences
 from selfish_rnn.experiment.presets import Settings, build_experiment, read_config
 from selfish_rnn.files import read_json, write_atomically
 from selfish_rnn.reproduce.analysis import operations
+from selfish_rnn.reproduce.case import Item
 from selfish_rnn.reproduce.paper import ITEMS
 from selfish_rnn.reproduce.plan import PlannedRun
 from selfish_rnn.runs.folder import RunFolder
@@ -26,6 +27,7 @@ from selfish_rnn.scheduling.run_jobs import is_finished
 from selfish_rnn.system import processor
 
 SERIES = ("epoch", "seconds", "train_perplexity", "valid_perplexity", "averaging", "active_weights")
+AVERAGE_SERIES = ("valid_perplexity", "averaging")
 LARGE = "weights_above_0.1"
 
 
@@ -50,6 +52,18 @@ class Result:
     made: dict[str, Any]
     points: list[dict[str, float]] = field(default_factory=list)
     operations: list[float] | None = None
+
+    def with_average(self, name: str) -> Result:
+        """Return the result that a run has whose optimizer keeps this average."""
+        # What was counted in the network of the optimizer's average says nothing of another one.
+        series = {key: values for key, values in self.series.items() if key not in ("averages", LARGE)}
+        restarts: Settings = {"restart_at": []} if name.endswith("-no-restart") else {}
+        return dataclasses.replace(
+            self,
+            summary={**self.summary, **self.summary["averages"][name]},
+            series={**series, **self.series["averages"][name]},
+            settings={**self.settings, **restarts},
+        )
 
     def to_json(self) -> str:
         return line_by_line(dataclasses.asdict(self))
@@ -79,12 +93,19 @@ class Results:
                 self._read[result.run] = result
 
     def of(self, run: PlannedRun) -> Result | None:
-        """The result of a run; one that other settings made, of an older recipe for example, is none."""
-        result = self._read.get(run.name)
+        """Return the result of a run, or None if there is none or it was made with different settings.
+
+        Of a run that selects among the averages of another, it is the result of that run with the perplexities of the
+        selected average.
+        """
+        trained = run.trained_run
+        result = self._read.get(trained.name)
         if result is None:
             return None
-        found = build_experiment(result.settings, f"result of {run.name}")
-        return None if differences(found, run.trained(result.summary["vocabulary"])) else result
+        experiment = build_experiment(result.settings, f"result of {trained.name}")
+        if differences(experiment, trained.trained(result.summary["vocabulary"])):
+            return None
+        return result if run.selected is None else result.with_average(run.selected)
 
     def of_case(self, runs: Iterable[PlannedRun]) -> list[Result]:
         return [result for run in runs if (result := self.of(run)) is not None]
@@ -95,11 +116,17 @@ class Results:
 
     def keep(self, result: Result, run: PlannedRun) -> Path:
         """Write a result to the folder of the first item that needs it."""
-        owner = next(name for name, item in ITEMS.items() if run.case in item.cases)
+        owner = next(name for name, item in ITEMS.items() if _makes(item, run))
         path = self.folder / owner / f"{run.name.replace('/', '-')}.json"
         write_atomically(path, result.to_json().encode())
         self._read[result.run] = result
         return path
+
+
+def _makes(item: Item, run: PlannedRun) -> bool:
+    """Return whether an item needs a run, for its own sake or for one of its averages."""
+    same_seed = (PlannedRun(run.scale, case, run.seed).trained_run for case in item.cases if case.average)
+    return run.case in item.cases or any(other.name == run.name for other in same_seed)
 
 
 def _read(path: Path) -> Result:
@@ -117,6 +144,12 @@ def collect(folder: Path, run: PlannedRun, made: Mapping[str, Any], points: list
     series: dict[str, Any] = {key: [_rounded(record.get(key)) for record in records] for key in SERIES}
     large = [record.get(LARGE, {}) for record in records]
     series[LARGE] = {name: [counts.get(name) for counts in large] for name in (large[-1] if large else {})}
+    averages = [record.get("averages", {}) for record in records]
+    if averages and averages[-1]:
+        series["averages"] = {
+            name: {key: [_rounded(average[name].get(key)) for average in averages] for key in AVERAGE_SERIES}
+            for name in averages[-1]
+        }
     summary = {key: _rounded(value) for key, value in summary.items() if key != "density"}
     return Result(
         run=run.name,
@@ -159,4 +192,6 @@ def _commit() -> str | None:
 
 
 def _rounded(value: Any, digits: int = 4) -> Any:
+    if isinstance(value, dict):
+        return {key: _rounded(inner, digits) for key, inner in value.items()}
     return round(value, digits) if isinstance(value, float) else value

@@ -6,10 +6,13 @@ The networks of the paper are ``stacked-lstm``, ``rhn``, ``on-lstm``, ``on-lstm-
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from selfish_rnn.errors import UserError, unknown
+from selfish_rnn.reproduce.case import Case
+from selfish_rnn.reproduce.tuning import CHOSEN, LONG, LSTM, MOS, ON_LSTM, RHN
 
 TIMED = ("rescale=true", "model.dropout=0.5", "optimizer.nonmono=2")
 """Changes for runs that end by the clock: they have hours, not days, which is short for the paper's dropout of 0.65 and
@@ -26,7 +29,17 @@ class Scale:
     ``updates`` are those of the stacked LSTM between two rewirings, in the paper an epoch; ``hours`` the core-hours of
     a sparse run of each network as long as none is finished to tell; ``budget`` the seconds of a timed run, ``marks``
     in how many equal parts of it its test perplexity is measured. Without ``seeds`` every preset keeps its own.
-    ``sparser`` has, for a network, changes that runs take that start at such a sparsity or a higher one.
+
+    Attributes:
+        fewer: Number of seeds of runs outside the core comparisons (none: all seeds).
+        chosen: Tuned value of every grid of :data:`~selfish_rnn.reproduce.tuning.GRIDS`.
+        selfish: Words that every variant of Selfish takes.
+        averages: Additional averages that the run of a case keeps, by their names in ``selections``. Raw weights do not
+            depend on averages, so those of one run are compared without noise.
+        selections: Name in the files of a run, such as ``nt-20-no-restart``, of every value of
+            :attr:`Case.average <selfish_rnn.reproduce.case.Case.average>`.
+        distances_from: First epoch whose topologies are compared.
+        superseded: Another scale took its place: its results are read and rendered, and no run is made.
     """
 
     name: str
@@ -37,13 +50,13 @@ class Scale:
     budget: float
     marks: int = 4
     seeds: tuple[int, ...] = ()
-    sparser: Mapping[str, Mapping[float, tuple[str, ...]]] = field(default_factory=dict)
-
-    def changes(self, network: str, sparsity: float | None) -> tuple[str, ...]:
-        """What a case of a sparsity of its own takes besides the changes of its network."""
-        steps = self.sparser.get(network, {})
-        reached = [step for step in steps if sparsity is not None and step <= sparsity]
-        return steps[max(reached)] if reached else ()
+    fewer: int | None = None
+    chosen: Mapping[str, float] = field(default_factory=dict)
+    selfish: tuple[str, ...] = ()
+    averages: Mapping[Case, tuple[str, ...]] = field(default_factory=dict)
+    selections: Mapping[str, str] = field(default_factory=dict)
+    distances_from: int = 5
+    superseded: bool = False
 
 
 def _timed(preset: str, wide: int, narrow: int, *changes: str) -> dict[str, tuple[str, ...]]:
@@ -51,6 +64,22 @@ def _timed(preset: str, wide: int, narrow: int, *changes: str) -> dict[str, tupl
         name: (preset, f"model.embedding={units}", f"model.hidden={units}", *TIMED, *changes)
         for name, units in (("wide-lstm", wide), ("narrow-lstm", narrow))
     }
+
+
+def _pareto(widths: Mapping[int, int], epochs: tuple[int, int], *changes: str) -> dict[str, tuple[str, ...]]:
+    """Return the networks of the pareto figure by their usual widths, each for two numbers of epochs.
+
+    Averages begin after a third of the epochs, and anew after 0.6 and 0.85 of them.
+    """
+    networks = {}
+    for usual, width in widths.items():
+        for ending, count in zip(("", LONG), epochs, strict=True):
+            networks[f"pareto-{usual}{ending}"] = (
+                "ptb-stacked-lstm", *changes, "model.tied=true", f"model.embedding={width}", f"model.hidden={width}",
+                "rescale=true", f"epochs={count}", f"optimizer.average_from={count // 3}",
+                f"restart_at=[{round(0.6 * count)}, {round(0.85 * count)}]",
+            )  # fmt: skip
+    return networks
 
 
 _TINY_TEXT = (
@@ -64,7 +93,10 @@ TINY = Scale(
     name="tiny",
     about="seconds a run on the built-in text, to see that everything works; its numbers mean nothing",
     networks={
-        "stacked-lstm": ("ptb-stacked-lstm", *_TINY_TEXT, "model.embedding=8", "model.hidden=8"),
+        "stacked-lstm": (
+            "ptb-stacked-lstm", *_TINY_TEXT, "model.embedding=8", "model.hidden=8", "model.init_range=0.3",
+            "optimizer.average_from=1", "restart_at=[2]",
+        ),
         "rhn": ("ptb-rhn", *_TINY_TEXT, "model.hidden=8", "model.depth=2"),
         "on-lstm": ("ptb-on-lstm", *_TINY_TEXT, *_TINY_ON_LSTM, "restart_at=[1]"),
         "on-lstm-1300": ("ptb-on-lstm-1300", *_TINY_TEXT, *_TINY_ON_LSTM, "restart_at=[1, 2]"),
@@ -74,21 +106,20 @@ TINY = Scale(
         ),
         "wide-lstm": ("ptb-stacked-lstm", *_TINY_TEXT, "model.embedding=16", "model.hidden=16"),
         "narrow-lstm": ("ptb-stacked-lstm", *_TINY_TEXT, "model.embedding=8", "model.hidden=8"),
+        **_pareto({1500: 12, 512: 6, 272: 4}, (3, 4), *_TINY_TEXT),
     },
     updates=8,
-    hours=dict.fromkeys(("stacked-lstm", "rhn", "on-lstm", "on-lstm-1300", "awd-lstm-mos"), _TINY_HOURS),
+    hours=defaultdict(lambda: _TINY_HOURS),
     budget=1.5,
     marks=1,
     seeds=(1,),
+    averages={Case(LSTM): ("nt", "nt-start", "snt-start")},
+    selections={"nt": "nt-1", "nt-start": "nt-1-no-restart", "snt-start": "snt-1-no-restart"},
 )  # fmt: skip
 
-_DROPOUT = {0.8: 0.4, 0.9: 0.3, 0.95: 0.1}
-"""Of the small stacked LSTM from a sparsity on, chosen on the static network. With the preset's, which suits S = 0.67,
-it learns no more than word frequencies."""
-
-SMALL = Scale(
-    name="small",
-    about="minutes of one core a run, with the paper's proportions of weights to words and of recurrent weights",
+SMALL_FIRST = Scale(
+    name="small-first",
+    about="the first edition of small, superseded: its results can be read and rendered",
     networks={
         "stacked-lstm": ("ptb-stacked-lstm-small",),
         "rhn": ("ptb-rhn-small",),
@@ -101,7 +132,70 @@ SMALL = Scale(
     hours={"stacked-lstm": 0.12, "rhn": 0.12, "on-lstm": 0.12, "on-lstm-1300": 0.16, "awd-lstm-mos": 0.12},
     budget=TIMED_SECONDS,
     seeds=(1, 2, 3),
-    sparser={"stacked-lstm": {sparsity: (f"model.dropout={dropout:g}",) for sparsity, dropout in _DROPOUT.items()}},
+    chosen={"sparse-0.67": 0.55, "sparse-0.8": 0.4, "sparse-0.9": 0.3, "sparse-0.95": 0.1},
+    selfish=("method.pool=matrix",),
+    superseded=True,
+)
+
+START, RESTARTS = 20, (36, 52)
+"""Epochs of scale ``small`` after which every averaging optimizer begins new averages; validation chooses among them.
+
+Gradual pruning makes its last cut at the end of epoch 52. Averages that begin earlier would hold weights from before
+the cuts.
+"""
+
+INIT_RANGE = 0.3
+"""Range in which embedding and decoder start. With the paper's 0.1 sparse networks of 256 units learn only word
+frequencies in their first epochs."""
+
+_EVERY_METHOD = (f"model.init_range={INIT_RANGE:g}", f"optimizer.average_from={START}", "optimizer.nonmono=5")
+_COMMON = (*_EVERY_METHOD, f"restart_at={list(RESTARTS)}")
+
+_SELECTIONS = {
+    "nt": f"nt-{START}",
+    "snt-start": f"snt-{START}-no-restart",
+    "nt-start": f"nt-{START}-no-restart",
+    "snt-trigger": "snt-trigger-no-restart",
+    "nt-trigger": "nt-trigger-no-restart",
+}
+
+_PARETO_HOURS = {
+    "pareto-1500": 6.3, "pareto-1500-long": 19, "pareto-512": 3.5, "pareto-512-long": 10.6, "pareto-272": 1.6,
+    "pareto-272-long": 4.7,
+}  # fmt: skip
+"""Of sparse runs; the estimate of a dense one is longer by a factor."""
+
+SMALL = Scale(
+    name="small",
+    about="minutes of one core a run, with the paper's proportions of weights to words and of recurrent weights",
+    networks={
+        "stacked-lstm": ("ptb-stacked-lstm-small", *_COMMON),
+        "rhn": ("ptb-rhn-small", *_COMMON),
+        "on-lstm": ("ptb-on-lstm-small", *_COMMON),
+        "on-lstm-1300": ("ptb-on-lstm-small", "epochs=78", *_EVERY_METHOD, f"restart_at={[*RESTARTS, 68]}"),
+        "awd-lstm-mos": ("ptb-awd-lstm-mos-small", *_COMMON),
+        **_timed("ptb-stacked-lstm", 1500, 650),
+        **_pareto({1500: 1500, 512: 512, 272: 272}, (33, 100)),
+    },
+    updates=720,
+    hours={
+        "stacked-lstm": 0.12,
+        "rhn": 0.12,
+        "on-lstm": 0.12,
+        "on-lstm-1300": 0.16,
+        "awd-lstm-mos": 0.12,
+        **_PARETO_HOURS,
+    },
+    budget=TIMED_SECONDS,
+    seeds=(1, 2, 3, 4, 5),
+    fewer=3,
+    chosen=CHOSEN,
+    averages={
+        **{Case(network): tuple(_SELECTIONS) for network in (LSTM, RHN, ON_LSTM, MOS)},
+        Case(LSTM, "dense", "nt-asgd"): ("nt-trigger",),
+    },
+    selections=_SELECTIONS,
+    distances_from=20,
 )
 
 MEDIUM = Scale(
@@ -143,7 +237,7 @@ PAPER = Scale(
     budget=TIMED_SECONDS,
 )
 
-SCALES: dict[str, Scale] = {scale.name: scale for scale in (TINY, SMALL, MEDIUM, PAPER)}
+SCALES: dict[str, Scale] = {scale.name: scale for scale in (TINY, SMALL, SMALL_FIRST, MEDIUM, PAPER)}
 
 
 def scale_named(name: str) -> Scale:

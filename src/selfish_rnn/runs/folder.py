@@ -26,7 +26,8 @@ class RunFolder:
     ``config.yaml`` is the complete experiment, ``corpus.json`` tells its texts from others, ``metrics.jsonl`` has a
     record per epoch, ``events/`` the same for TensorBoard, ``topologies.bin``
     every topology, ``checkpoints/`` what :command:`resume` continues from,
-    ``model.safetensors`` is the best model, ``vocabulary.json`` its words, ``summary.json`` the outcome.
+    ``model.safetensors`` is the best model, ``vocabulary.json`` its words, ``summary.json`` the outcome,
+    ``averages/NAME.safetensors`` the best model of each additional average.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,6 +38,7 @@ class RunFolder:
         self.topologies = path / "topologies.bin"
         self.checkpoints = CheckpointStore(path / "checkpoints")
         self.model = path / "model.safetensors"
+        self.averages = path / "averages"
         self.vocabulary = path / "vocabulary.json"
         self.corpus = path / "corpus.json"
         self.summary = path / "summary.json"
@@ -91,7 +93,9 @@ class RunFolder:
         try:
             if not lock(descriptor):
                 raise UserError(f"another process is training the run in {self.path}; wait for it to end")
-            remove_partial(self.path)
+            for folder in (self.path, self.averages):
+                if folder.is_dir():
+                    remove_partial(folder)
             yield
         finally:
             os.close(descriptor)
@@ -167,17 +171,22 @@ class RunFolder:
         except UserError as error:
             raise UserError(f"{error}: {self._vocabulary_remedy}") from error
 
-    def read_model(self, run: str) -> dict[str, Tensor]:
-        """Return the weights of the best model so far.
+    def average(self, name: str) -> Path:
+        """Return the file of the best model of an additional average."""
+        return self.averages / f"{name}.safetensors"
+
+    def read_model(self, run: str, average: str | None = None) -> dict[str, Tensor]:
+        """Return the weights of the best model so far, or of an additional average.
 
         Weights of a run with another identity, or trained with other words than ``vocabulary.json`` has, are refused.
         """
-        if not self.model.exists() and not self.metrics.read():
+        path = self.model if average is None else self.average(average)
+        if not path.exists() and not self.metrics.read():
             raise UserError(f"no epoch is finished yet: {self.resume_command}")
-        tensors, metadata = load_tensors(self.model)
+        tensors, metadata = load_tensors(path)
         if metadata.get("run", run) != run:
             raise UserError(
-                f"{self.model} is the model of another run, of other settings than {self.config} has: restore it, or "
+                f"{path} is the model of another run, of other settings than {self.config} has: restore it, or "
                 f"continue with `{self.resume_command}`"
             )
         self.read_model_vocabulary(metadata)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -105,12 +106,18 @@ class RunRecorder(PauseKeeper):
         return notes
 
     def on_best(self, trainer: Trainer) -> None:
+        self._save_model(self.folder.model, trainer, trainer.state.best_epoch)
+
+    def on_best_average(self, trainer: Trainer, name: str) -> None:
+        self._save_model(self.folder.average(name), trainer, trainer.averages.best[name].epoch)
+
+    def _save_model(self, path: Path, trainer: Trainer, epoch: int) -> None:
         metadata = {
-            "epoch": str(trainer.state.best_epoch),
+            "epoch": str(epoch),
             "run": identity(trainer.experiment),
             "vocabulary": trainer.corpus.vocabulary.checksum(),
         }
-        save_tensors(self.folder.model, trainer.weights(), metadata)
+        save_tensors(path, trainer.weights(), metadata)
 
     def on_epoch(self, record: EpochRecord) -> None:
         self.folder.metrics.append(record.metrics())

@@ -150,8 +150,8 @@ class Run:
         epochs = f"of epoch {about['epoch']} of {self.experiment.epochs}" if "epoch" in about else "of its first epochs"
         return f"the run in {self.folder.path} is not finished: this is its best model so far, {epochs}"
 
-    def _weights(self) -> dict[str, Tensor]:
-        return self.folder.read_model(identity(self.experiment))
+    def _weights(self, average: str | None = None) -> dict[str, Tensor]:
+        return self.folder.read_model(identity(self.experiment), average)
 
     def _model(self, weights: Mapping[str, Tensor], words: int) -> LanguageModel:
         experiment = self.experiment
@@ -184,15 +184,21 @@ class Run:
             corpus, choice = ranks.from_first(self._prepare)
             self.experiment = self.experiment.model_copy(update={"engine": choice.engine})
             outcome = self._train(ranks, corpus, choice, *listeners)
-            # The best model is another network than the last one, which is gone by now.
-            gc.collect()
-            with giving_back_freed_memory():
-                best = self._model(ranks.from_first(self._weights), len(corpus.vocabulary))
-            summary = {**evaluate_splits(best, self.experiment, corpus, ranks), **outcome}
+            summary = {**self._evaluate_best(ranks, corpus), **outcome}
+            for name, about in outcome.get("averages", {}).items():
+                about |= self._evaluate_best(ranks, corpus, name)
             summary["peak_memory_mib"] = peak_memory()
             if ranks.first:
                 self.folder.write_summary(summary)
             return summary
+
+    def _evaluate_best(self, ranks: Ranks, corpus: Corpus, average: str | None = None) -> dict[str, float]:
+        """Evaluate the best model, or the best model of an additional average, on the validation and test text."""
+        # It is another network than the last one, which is gone by now.
+        gc.collect()
+        with giving_back_freed_memory():
+            best = self._model(ranks.from_first(lambda: self._weights(average)), len(corpus.vocabulary))
+        return evaluate_splits(best, self.experiment, corpus, ranks)
 
     def _prepare(self) -> tuple[Corpus, EngineChoice]:
         corpus = self.corpus
@@ -248,6 +254,10 @@ class Run:
         others = sum(parameter.numel() for parameter in trainer.model.parameters()) - sum(
             weight.parameter.numel() for weight in trainer.sparsifier.weights
         )
+        averages = {
+            name: {"best_epoch": best.epoch, "averaging": best.averaging}
+            for name, best in trainer.averages.best.items()
+        }
         return {
             "unigram_perplexity": unigram_perplexity(trainer.corpus),
             "vocabulary": len(trainer.corpus.vocabulary),
@@ -255,6 +265,7 @@ class Run:
             "epochs": state.epoch,
             "steps": state.step,
             **network,
+            **({"averages": averages} if averages else {}),
             "active_parameters": others + network["active_weights"],
             "total_parameters": others + network["total_weights"],
             "seconds": state.seconds,

@@ -80,6 +80,7 @@ def needed_memory(experiment: Experiment, vocabulary: int, engine: str) -> int:
     all words where they are made whole."""
     sparse, others = experiment.model.sizes(vocabulary)
     remembered = {"snt-asgd": 8, "nt-asgd": 4, "adam": 8, "momentum-sgd": 4}.get(experiment.optimizer.name, 0)
+    remembered += sum(8 if average.kind == "snt" else 4 for average in experiment.averages)
     if engine == "packed":  # 4 bytes of an index for each weight
         return int((1 - experiment.sparsity) * sparse) * (12 + remembered) + others * (8 + remembered)
     words = experiment.window * experiment.batch_size // experiment.sub_batches

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -54,11 +54,27 @@ class StepReport:
 
 
 @dataclass(frozen=True)
+class AverageRecord:
+    """Validation of an additional average after an epoch; of the raw weights until ``averaging`` is true."""
+
+    valid_loss: float
+    averaging: bool
+
+    @property
+    def valid_perplexity(self) -> float:
+        return perplexity(self.valid_loss)
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the record as an object for ``metrics.jsonl``."""
+        return {**asdict(self), "valid_perplexity": self.valid_perplexity}
+
+
+@dataclass(frozen=True)
 class EpochRecord:
     """What an epoch came to.
 
     ``network`` is :func:`describe` of the network that was evaluated; ``prune_rate`` the fraction of its weights that
-    was rewired, or pruned, after that.
+    was rewired, or pruned, after that; ``averages`` the additional averages by name.
     """
 
     epoch: int
@@ -74,6 +90,7 @@ class EpochRecord:
     best: bool
     epochs: int
     seconds_left: float
+    averages: Mapping[str, AverageRecord] = field(default_factory=dict)
 
     @property
     def train_perplexity(self) -> float:
@@ -85,10 +102,13 @@ class EpochRecord:
 
     def metrics(self) -> dict[str, Any]:
         """The record as a flat object, for ``metrics.jsonl``; without what is only worth knowing at the time."""
-        kept = {name: value for name, value in asdict(self).items() if name not in ("best", "epochs", "seconds_left")}
+        momentary = ("best", "epochs", "seconds_left", "averages")
+        kept = {name: value for name, value in asdict(self).items() if name not in momentary}
         kept |= {"train_perplexity": self.train_perplexity, "valid_perplexity": self.valid_perplexity}
         kept |= kept.pop("network")
         kept[f"weights_above_{LARGE:g}"] = kept.pop("large_weights")
+        if self.averages:
+            kept["averages"] = {name: average.metrics() for name, average in self.averages.items()}
         return kept
 
     def scalars(self) -> dict[str, float]:
@@ -98,6 +118,7 @@ class EpochRecord:
             "loss/valid": self.valid_loss,
             "perplexity/train": self.train_perplexity,
             "perplexity/valid": self.valid_perplexity,
+            **{f"perplexity/valid/{name}": average.valid_perplexity for name, average in self.averages.items()},
             "rewiring/prune_rate": self.prune_rate,
             "rewiring/active_weights": self.network["active_weights"],
             "learning_rate": self.learning_rate,
@@ -130,6 +151,9 @@ class Listener:
 
     def on_best(self, trainer: Trainer) -> None:
         """The model, as it is evaluated at this moment, is the best so far: ``trainer.weights()``."""
+
+    def on_best_average(self, trainer: Trainer, name: str) -> None:
+        """The model holds an additional average, the best so far of this name: ``trainer.weights()``."""
 
     def on_epoch(self, record: EpochRecord) -> None:
         """An epoch is done."""

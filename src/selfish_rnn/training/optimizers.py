@@ -1,14 +1,22 @@
-"""Optimizers and their learning-rate rules, made from settings."""
+"""Optimizers, their learning-rate rules and additional averages, made from settings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
-from selfish_rnn.experiment.settings import OptimizerSettings
-from selfish_rnn.optim import NTASGD, SNTASGD
+from selfish_rnn.corpora import Corpus, unigram_perplexity
+from selfish_rnn.experiment.settings import AveragedSettings, Experiment, OptimizerSettings, epochs_before
+from selfish_rnn.optim import NTASGD, SNTASGD, IterateAverage, NonMonotoneTrigger
+
+LEARNED = 0.9
+"""Fraction of the unigram perplexity below which a network has learned from context."""
 
 _OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
     "snt-asgd": SNTASGD,
@@ -19,9 +27,28 @@ _OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
 }
 
 
-def build_optimizer(settings: OptimizerSettings, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """The optimizer that the settings name; all but the rules of the learning rate are arguments of its own."""
-    return _OPTIMIZERS[settings.name](parameters, **settings.model_dump(exclude={"name", "drop", "decay"}))
+def build_optimizer(
+    settings: OptimizerSettings, parameters: Iterable[nn.Parameter], epochs: int, below: float
+) -> Optimizer:
+    """Return the optimizer that the settings name.
+
+    All settings except the rules of the learning rate are arguments of its constructor. Averaging optimizers also get
+    the epoch in which averaging starts, out of ``epochs``, or the validation loss that an epoch must be ``below`` to
+    count.
+    """
+    arguments = settings.model_dump(exclude={"name", "drop", "decay"})
+    if isinstance(settings, AveragedSettings):
+        start = settings.average_from
+        arguments |= {"average_from": None if start is None else epochs_before(start, epochs), "below": below}
+    return _OPTIMIZERS[settings.name](parameters, **arguments)
+
+
+def learned_loss(corpus: Corpus) -> float:
+    """Return the validation loss below which a network has learned more than the frequencies of words.
+
+    It is that of 0.9 times the unigram perplexity.
+    """
+    return math.log(LEARNED * unigram_perplexity(corpus, "valid"))
 
 
 class LearningRate:
@@ -56,3 +83,87 @@ class LearningRate:
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         self.value, self.best, self.stalled = state["value"], state["best"], int(state["stalled"])
+
+
+@dataclass(frozen=True)
+class BestEpoch:
+    """The epoch of an average with the lowest validation loss; ``averaging`` is false if it had not started by then."""
+
+    epoch: int
+    valid_loss: float
+    averaging: bool
+
+
+class AdditionalAverages:
+    """The ``averages`` of an experiment: averages of the iterates besides that of the optimizer.
+
+    Each one starts by itself; before its start it stands for the raw weights. The validation of an average is therefore
+    the same as in a run whose optimizer has this average.
+    """
+
+    def __init__(self, experiment: Experiment, optimizer: Optimizer, below: float) -> None:
+        settings, rule = experiment.averages, experiment.optimizer
+        self._optimizer = optimizer
+        self._averages = {each.name: IterateAverage(each.kind, each.name) for each in settings}
+        self._restarted = [each.name for each in settings if each.restart]
+        self._starts = {
+            each.name: None if each.start == "trigger" else epochs_before(each.start, experiment.epochs)
+            for each in settings
+        }
+        interval = rule.nonmono if isinstance(rule, AveragedSettings) else NonMonotoneTrigger().interval
+        self._trigger = NonMonotoneTrigger(interval, below)
+        self._epoch = 0
+        self.best: dict[str, BestEpoch] = {}
+        if settings:
+            optimizer.register_step_post_hook(lambda *_: self._update())
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names."""
+        return iter(self._averages)
+
+    def started(self, name: str) -> bool:
+        """Return whether an average has started."""
+        start = self._starts[name]
+        return self._trigger.fired if start is None else self._epoch >= start
+
+    def _update(self) -> None:
+        for name, average in self._averages.items():
+            if self.started(name):
+                average.update(self._optimizer)
+
+    def swapped_in(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Put an average into the model inside a block, or leave the raw weights if it has not started."""
+        return self._averages[name].swapped_in(self._optimizer) if self.started(name) else contextlib.nullcontext()
+
+    def validated(self, name: str, loss: float) -> bool:
+        """Take the validation loss of the current epoch; return whether it is the best of this average."""
+        if name in self.best and not loss < self.best[name].valid_loss:
+            return False
+        self.best[name] = BestEpoch(self._epoch + 1, loss, self.started(name))
+        return True
+
+    def end_epoch(self, raw_loss: float | None) -> bool:
+        """Count an epoch; return whether the averages that wait for the trigger start after it.
+
+        ``raw_loss`` is the validation loss of the raw weights. It may be left out once all averages have started.
+        """
+        self._epoch += 1
+        if raw_loss is None or self._trigger.fired or None not in self._starts.values():
+            return False
+        return self._trigger.observe(raw_loss)
+
+    def restart(self) -> None:
+        """Restart the averages from the current raw weights, except those that are set to run on."""
+        for name in self._restarted:
+            self._averages[name].restart(self._optimizer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the progress of the averages, which are themselves in the state of the optimizer."""
+        best = {name: asdict(epoch) for name, epoch in self.best.items()}
+        return {"epoch": self._epoch, "trigger": self._trigger.state_dict(), "best": best}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load what :meth:`state_dict` returned."""
+        self._epoch = state["epoch"]
+        self._trigger.load_state_dict(state["trigger"])
+        self.best = {name: BestEpoch(**epoch) for name, epoch in state["best"].items()}

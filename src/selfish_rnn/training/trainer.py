@@ -23,6 +23,7 @@ from selfish_rnn.system import give_back_freed_memory, giving_back_freed_memory
 from selfish_rnn.training.build import build_network, planned_rewirings
 from selfish_rnn.training.evaluation import evaluate, perplexity
 from selfish_rnn.training.metrics import (
+    AverageRecord,
     DivergedError,
     EpochRecord,
     Listener,
@@ -32,7 +33,7 @@ from selfish_rnn.training.metrics import (
     spoilt_gradient,
     spoilt_weight,
 )
-from selfish_rnn.training.optimizers import LearningRate, build_optimizer
+from selfish_rnn.training.optimizers import AdditionalAverages, LearningRate, build_optimizer, learned_loss
 from selfish_rnn.training.parallel import BatchParts, Ranks
 from selfish_rnn.training.saved_weights import (
     load_portable_optimizer,
@@ -66,8 +67,11 @@ class Trainer:
         self.rows = batched(corpus.train, experiment.batch_size).to(experiment.device)
         rewirings = planned_rewirings(experiment, len(self.rows))
         self.model, self.sparsifier = build_network(experiment, len(corpus.vocabulary), rewirings)
-        self.optimizer = build_optimizer(experiment.optimizer, self.model.parameters())
+        below = learned_loss(corpus)
+        self.optimizer = build_optimizer(experiment.optimizer, self.model.parameters(), experiment.epochs, below)
         self._averaged = self.optimizer if isinstance(self.optimizer, AveragedSGD) else None
+        # Before the next hook, which checks the averages too.
+        self.averages = AdditionalAverages(experiment, self.optimizer, below)
         # Torch tells an optimizer's own hooks before the sparsifier's, which may rewire by these weights.
         self.optimizer.register_step_post_hook(lambda *_: self.check_finite(self.state.step + 1))
         self.sparsifier.track(self.optimizer)
@@ -167,13 +171,16 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
         give_back_freed_memory()  # evaluation asks for other sizes than updates do
         valid_loss, network, large = self._validate(epoch)
+        averages = self._validate_averages(epoch, None if averaging else valid_loss)
         if self._averaged is not None and self._averaged.observe(valid_loss):
             self._note(f"averaging starts after epoch {epoch}")
         self.learning_rate.validated(epoch, valid_loss)
         self._rewire()
         self.optimizer.zero_grad(set_to_none=True)
-        if epoch in experiment.restart_at and self._averaged is not None:
-            self._averaged.restart()
+        if epoch in experiment.restart_at:
+            if self._averaged is not None:
+                self._averaged.restart()
+            self.averages.restart()
         train_loss = state.loss_sum / (len(self.rows) - 1)
         state.epoch, state.row, state.loss_sum = epoch, 0, 0.0
         state.seconds = self._clock.seconds
@@ -199,6 +206,7 @@ class Trainer:
             best=state.settled and state.best_epoch == epoch,
             epochs=experiment.epochs,
             seconds_left=self._seconds_left(),
+            averages=averages,
         )
         with giving_back_freed_memory():
             self._tell(lambda listener: listener.on_epoch(record))
@@ -206,20 +214,50 @@ class Trainer:
 
     def _validate(self, epoch: int) -> tuple[float, dict[str, Any], dict[str, int]]:
         """The validation loss of what is evaluated, averages if there are any, and a description of that network."""
-        experiment = self.experiment
         averages = self._averaged.averaged() if self._averaged is not None else contextlib.nullcontext()
         with averages, self.sparsifier.thresholded():
-            loss = evaluate(
-                self.model,
-                self.corpus.valid,
-                batch_size=experiment.valid_batch_size,
-                window=experiment.window,
-                ranks=self.ranks,
-            )
+            loss = self._valid_loss()
             if not math.isfinite(perplexity(loss)):
                 raise DivergedError(f"the validation loss became {loss:g} after epoch {epoch}")
             forget_workspace()
             return loss, *self._validated(epoch, loss)
+
+    def _valid_loss(self) -> float:
+        """Return the validation loss of the weights in the model."""
+        experiment = self.experiment
+        return evaluate(
+            self.model,
+            self.corpus.valid,
+            batch_size=experiment.valid_batch_size,
+            window=experiment.window,
+            ranks=self.ranks,
+        )
+
+    @giving_back_freed_memory()
+    def _validate_averages(self, epoch: int, raw_loss: float | None) -> dict[str, AverageRecord]:
+        """Validate the additional averages.
+
+        ``raw_loss`` is the validation loss of the raw weights where it is known. The averages that have not started
+        stand for these.
+        """
+        records: dict[str, AverageRecord] = {}
+        for name in self.averages:
+            started = self.averages.started(name)
+            with self.averages.swapped_in(name), self.sparsifier.thresholded():
+                if started or raw_loss is None:
+                    loss = self._valid_loss()
+                    loss = loss if math.isfinite(loss) else math.inf  # which ends a run only if it is the main loss
+                    forget_workspace()
+                    raw_loss = raw_loss if started else loss
+                else:
+                    loss = raw_loss
+                if self.averages.validated(name, loss):
+                    for listener in self.listeners:
+                        listener.on_best_average(self, name)
+            records[name] = AverageRecord(loss, started)
+        if self.averages.end_epoch(raw_loss):
+            self._note(f"averages with from: trigger start after epoch {epoch}")
+        return records
 
     @giving_back_freed_memory()
     def _validated(self, epoch: int, loss: float) -> tuple[dict[str, Any], dict[str, int]]:
@@ -228,6 +266,7 @@ class Trainer:
         if self.sparsifier.at_target and not state.settled:
             # Networks that are not yet as sparse as promised do not compete with those that are.
             state.settled, state.best_valid_loss = True, math.inf
+            self.averages.best.clear()
         if loss < state.best_valid_loss:
             state.best_valid_loss, state.best_epoch, state.best = loss, epoch, network
             self._tell(lambda listener: listener.on_best(self))
@@ -289,6 +328,7 @@ class Trainer:
             "sparsifier": without_masks(self.sparsifier.state_dict()),
             "optimizer": portable_optimizer(self.optimizer, self.model, self._stateful_weights),
             "learning_rate": self.learning_rate.state_dict(),
+            **({"averages": self.averages.state_dict()} if self.experiment.averages else {}),
             **self._parts.state_dict(),
             "window_lengths": self._window_lengths.get_state(),
         }
@@ -300,6 +340,8 @@ class Trainer:
         self.sparsifier.load_state_dict(with_masks(state["sparsifier"], state["model"]))
         load_portable_optimizer(self.optimizer, state["optimizer"], self.model, self._stateful_weights)
         self.learning_rate.load_state_dict(state["learning_rate"])
+        if "averages" in state:
+            self.averages.load_state_dict(state["averages"])
         self.state = TrainState.of(state["state"])
         self._parts.load_state_dict(state)
         self._window_lengths.set_state(state["window_lengths"])

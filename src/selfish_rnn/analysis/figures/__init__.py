@@ -10,8 +10,10 @@ Example::
 matplotlib is imported when a figure is drawn: ``pip install 'selfish-rnn[analysis]'``.
 """
 
+from selfish_rnn.analysis.figures.cost import CostedNetwork, perplexity_against_cost
 from selfish_rnn.analysis.figures.curves import learning_curves, time_against_perplexity, weights_above_threshold
 from selfish_rnn.analysis.figures.distances import DistanceSeries, distances
+from selfish_rnn.analysis.figures.estimates import Estimate, forest_plot
 from selfish_rnn.analysis.figures.gates import gate_breakdown, gate_history
 from selfish_rnn.analysis.figures.sensitivity import (
     Outcomes,
@@ -22,21 +24,29 @@ from selfish_rnn.analysis.figures.sensitivity import (
     sparsity_sensitivity,
 )
 from selfish_rnn.analysis.figures.topology import degree_distributions, density_maps
+from selfish_rnn.analysis.figures.tradeoff import RatioLine, RatioPanel, ratios_against_sparsity
 from selfish_rnn.analysis.style import save
 
 __all__ = [
+    "CostedNetwork",
     "DistanceSeries",
+    "Estimate",
     "Outcomes",
+    "RatioLine",
+    "RatioPanel",
     "degree_distributions",
     "density_maps",
     "distances",
+    "forest_plot",
     "gate_breakdown",
     "gate_history",
     "growth_interval",
     "learning_curves",
     "outcomes_by_setting",
+    "perplexity_against_cost",
     "prune_rate_sensitivity",
     "pruning_comparison",
+    "ratios_against_sparsity",
     "save",
     "sparsity_sensitivity",
     "time_against_perplexity",

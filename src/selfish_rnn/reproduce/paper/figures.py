@@ -80,11 +80,11 @@ PRUNE_RATE = Item(
 
 PRUNING = Item(
     name="pruning",
-    title="Selfish, RigL and gradual pruning of a stacked LSTM, by sparsity",
+    title="Selfish, RigL, gradual pruning and a static topology of a stacked LSTM, by sparsity",
     source="Figure 7",
     rows=tuple(
         Row(f"S = {sparsity:g}", Case(LSTM, method, sparsity=sparsity), label, place=sparsity)
-        for method, label in (("selfish", "Selfish"), ("rigl", "RigL"), ("gmp", "GMP"))
+        for method, label in (("selfish", "Selfish"), ("rigl", "RigL"), ("gmp", "GMP"), ("static", "static"))
         for sparsity in (0.5, 0.6, 0.67, 0.7, 0.8, 0.9, 0.95)
     ),
     says="Selfish is better than pruning at most sparsities, by less as sparsity rises; at 0.95 pruning is better.",
@@ -109,7 +109,7 @@ _RANDOM, _GRADIENT = "random growth", "gradient growth"
 DISTANCES = (
     _distances(
         "distance-from-start",
-        "How far the topology of one run moves from that of epoch 5",
+        "Distance of the topology of one run from an early one",
         "Figure 4, left",
         "It moves to about 0.8.",
         (Row(_RANDOM, Case(LSTM, changes=SLOW)),),

@@ -11,6 +11,7 @@ from typing import Any
 from selfish_rnn.analysis import figures, records
 from selfish_rnn.reproduce.case import Item
 from selfish_rnn.reproduce.distances import pairs_of
+from selfish_rnn.reproduce.rendering.pareto import draw_pareto, pareto_points
 from selfish_rnn.reproduce.rendering.tables import Findings
 from selfish_rnn.reproduce.results import LARGE, Result
 
@@ -105,6 +106,11 @@ def _of_distances(item: Item, findings: Findings) -> Figures:
     return {"": figures.distances(series)} if series else {}
 
 
+def _of_costs(item: Item, findings: Findings) -> Figures:
+    points = pareto_points(findings)
+    return {"": draw_pareto(points)} if points else {}
+
+
 def _record(result: Result) -> Any:
     """A result as the analysis room knows runs."""
     series = result.series
@@ -132,4 +138,5 @@ _FIGURES: dict[str, Callable[[Item, Findings], Figures]] = {
     "large-weights": _of_large_weights,
     "time": _of_times,
     "distances": _of_distances,
+    "pareto": _of_costs,
 }
