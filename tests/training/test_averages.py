@@ -70,6 +70,7 @@ def raw(recorder: Recorder) -> Any:
 # What training does
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=12)
 @given(
     optimizer=st.sampled_from(sorted(OPTIMIZERS)),
@@ -94,6 +95,7 @@ def test_training_does_not_depend_on_additional_averages(
 # What averages are equal to
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("main", ["snt-asgd", "nt-asgd", "sgd"])
 @pytest.mark.parametrize(
     ("method", "engine"), [("selfish", "masked"), ("selfish", "packed"), ("gmp", "masked"), ("dense", "masked")]
@@ -131,6 +133,7 @@ def test_an_average_is_that_of_a_run_whose_optimizer_has_it(
         assert bits(saved) == bits(whole), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["snt-asgd", "nt-asgd"])
 @pytest.mark.parametrize("method", ["selfish", "gmp"])
 @ENGINES
@@ -204,6 +207,7 @@ def summary_weights(run: Run) -> int:
 # Files
 
 
+@pytest.mark.slow
 @ENGINES
 @pytest.mark.parametrize("name", ["snt-asgd", "adam"])
 def test_a_run_with_averages_is_recorded_and_resumed_to_the_same_bits(
