@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from selfish_rnn import SELFISH, Sparsifier
-from selfish_rnn.optim.averaged import average_
+from selfish_rnn.optim.iterate_average import average_
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.topology import Topology
 from selfish_rnn.topology.removal import remove
