@@ -169,7 +169,9 @@ def test_a_nearly_dense_matrix_that_will_grow_much_is_spared() -> None:
 
 
 @pytest.mark.parametrize(
-    "fields", [{"spans": POOLS["gate"].spans, "together": True}, {"layer": True, "together": True}], ids=str
+    "fields",
+    [{"spans": POOLS["gate"].spans, "together": True}, {"layer": True, "together": True}],
+    ids=["spans", "layer"],
 )
 def test_a_pool_is_of_one_kind(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="exclude each other; choose one"):
