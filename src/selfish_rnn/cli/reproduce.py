@@ -54,7 +54,7 @@ def reproduce(
         bool, typer.Option("--render", help="Bring README.md, docs/results.md and their figures up to date.")
     ] = False,
 ) -> None:
-    """Reproduce a table or figure of the paper, or everything: reproduce campaign.
+    """Reproduce tables and figures of the paper.
 
     For example: selfish-rnn reproduce gate-rules --jobs 2
     """
