@@ -16,6 +16,7 @@ from selfish_rnn.bench.options import parse as parse_bench
 from selfish_rnn.cli.app import app
 from selfish_rnn.experiment.presets import build_experiment, preset_names, read_preset, with_assignments
 from selfish_rnn.reproduce.paper import ITEMS
+from selfish_rnn.reproduce.paper.stages import STAGES
 from selfish_rnn.runs.export import export
 from tiny_runs import TINY_MODELS, tiny_run, write_corpus
 
@@ -53,7 +54,8 @@ def refuse(text: str) -> None:
         if command == "bench":
             parse_bench(inner)
         if command == "reproduce" and not inner.params["adopt"]:
-            assert set(inner.params["names"] or ()) <= set(ITEMS)
+            items, stages = set(inner.params["names"] or ()), {stage.name for stage in STAGES}
+            assert items <= {"campaign", *stages} if "campaign" in items else items <= set(ITEMS)
         if command in ("train", "show"):
             given = list(inner.params["words"] or [])
             preset = given.pop(0) if given and "=" not in given[0] else "quickstart"
