@@ -17,8 +17,8 @@ from selfish_rnn.experiment.presets import Settings, build_experiment, with_sett
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.files import load_tensors
 from selfish_rnn.runs.folder import RunFolder
+from selfish_rnn.runs.recording import Interrupted
 from selfish_rnn.runs.run import Run
-from selfish_rnn.runs.stop import Interrupted
 from selfish_rnn.topology import budget
 from selfish_rnn.training.metrics import EpochRecord, Listener, StepReport
 from selfish_rnn.training.trainer import Trainer

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from selfish_rnn.runs.export import load_model
     from selfish_rnn.sparsifier import SparseTraining, Sparsifier
     from selfish_rnn.sparsifier.deferred import deferred_init
-    from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures, shrink
-    from selfish_rnn.sparsifier.registry import register_cell
+    from selfish_rnn.sparsifier.iss import IntrinsicSparseStructures, shrink
+    from selfish_rnn.sparsifier.selection import register_cell
     from selfish_rnn.topology import (
         DENSE,
         DSR,
@@ -94,8 +94,8 @@ _HOMES = {
     "runs.export": ("load_model",),
     "sparsifier": ("SparseTraining", "Sparsifier"),
     "sparsifier.deferred": ("deferred_init",),
-    "sparsifier.intrinsic": ("IntrinsicSparseStructures", "shrink"),
-    "sparsifier.registry": ("register_cell",),
+    "sparsifier.iss": ("IntrinsicSparseStructures", "shrink"),
+    "sparsifier.selection": ("register_cell",),
 }
 """Where public names come from, if not from ``topology``."""
 

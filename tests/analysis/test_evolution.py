@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from selfish_rnn.analysis.distance import Alignment, compare_topologies
-from selfish_rnn.analysis.distance.alignment import MatrixAlignment
+from selfish_rnn.analysis.distance.measure import MatrixAlignment
 from selfish_rnn.analysis.evolution import distance_between, distance_from, exploration
 from selfish_rnn.runs.topologies import Moment, TopologyHistory
 from selfish_rnn.topology import SELFISH, ActiveWeights, GateLayout, Rewiring, Topology, rewire

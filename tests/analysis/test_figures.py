@@ -39,9 +39,9 @@ from selfish_rnn.analysis.figures import (
     time_against_perplexity,
     weights_above_threshold,
 )
-from selfish_rnn.analysis.names import gate_name, short_names
+from selfish_rnn.analysis.figures.style import COLUMN, PAGE, legend_below, one_panel, save_svg
+from selfish_rnn.analysis.networks import gate_name, short_names
 from selfish_rnn.analysis.records import RunRecord
-from selfish_rnn.analysis.style import COLUMN, PAGE, legend_below, one_panel, save_svg
 from selfish_rnn.errors import UserError
 from selfish_rnn.topology import GateLayout, Topology
 

@@ -10,8 +10,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfish_rnn.analysis.distance.matching import SAMPLES_AT_ONCE, correlation, match_units, partners_by
-from selfish_rnn.analysis.distance.measure import matrix_distance, unit_distances
+from selfish_rnn.analysis.distance.measure import (
+    SAMPLES_AT_ONCE,
+    correlation,
+    match_units,
+    matrix_distance,
+    partners_by,
+    unit_distances,
+)
 from selfish_rnn.topology import GateLayout, Topology
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "topology_distance.npz"

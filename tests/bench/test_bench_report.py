@@ -13,10 +13,9 @@ import pytest
 from rich.console import Console
 
 from selfish_rnn.bench.engines import KINDS
-from selfish_rnn.bench.figure import draw, figure_of, no_figure
 from selfish_rnn.bench.measurements import Row, completed
 from selfish_rnn.bench.options import read
-from selfish_rnn.bench.report import show, write
+from selfish_rnn.bench.report import draw, figure_of, no_figure, show, write
 
 MACHINE = {"processor": "a processor", "threads": 1, "kernels": None, "torch": "2"}
 SPARSITIES = (0.5, 0.67, 0.8, 0.9, 0.95)

@@ -22,7 +22,7 @@ from selfish_rnn.cli.display import (
     show_methods,
     show_outcome,
 )
-from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS
+from selfish_rnn.experiment.methods import CONFIGURED_METHODS
 from selfish_rnn.training.metrics import EpochRecord, StepReport
 from tiny_runs import tiny_trainer
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from selfish_rnn.corpora import KNOWN_CORPORA, load_corpus
-from selfish_rnn.corpora.storage import cache_directory, data_directory
+from selfish_rnn.corpora.cache import cache_directory, data_directory
 from selfish_rnn.errors import UserError
 
 MakeFolder = Callable[..., Path]

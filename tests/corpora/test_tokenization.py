@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfish_rnn.corpora.tokenization import PROSE, join_prose, split_prose
+from selfish_rnn.corpora.vocabulary import PROSE, join_prose, split_prose
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,7 @@ from selfish_rnn.files import load_tensors, save_tensors
 from selfish_rnn.runs.checkpoints import seal, unseal
 from selfish_rnn.runs.export import export, load_model
 from selfish_rnn.runs.run import Run
-from selfish_rnn.training.evaluation import evaluate_splits
-from selfish_rnn.training.generation import generate
+from selfish_rnn.training.evaluation import evaluate_splits, generate
 from tiny_runs import bits, finished_run, result_of, stop_after, tiny_run, write_corpus
 
 JUNK = (

@@ -24,8 +24,8 @@ from drill import SCRATCH, Outcome, Patience, quiet, settle, source, wait_for
 
 from selfish_rnn.engine import available
 from selfish_rnn.errors import UserError
+from selfish_rnn.runs.recording import Interrupted
 from selfish_rnn.runs.run import Run
-from selfish_rnn.runs.stop import Interrupted
 from tiny_runs import OPTIMIZERS, TINY_MODELS, result_of, tiny_experiment, write_corpus
 
 ENDED, CLEAR_ERROR, STOPPED = 0, 2, 130

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from selfish_rnn.engine import PackedEmbedding, PackedLinear, PackedWeight
 from selfish_rnn.engine.dense_gradients import dense_gradient, start_collecting, stop_collecting
 from selfish_rnn.engine.registry import counterpart
-from selfish_rnn.sparsifier.registry import gate_layouts
+from selfish_rnn.sparsifier.selection import gate_layouts
 
 Module = TypeVar("Module", bound=nn.Module)
 

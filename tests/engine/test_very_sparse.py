@@ -10,7 +10,7 @@ from packed_cases import assert_close, assert_consistent, index_is_valid, needs_
 from torch import Tensor, nn
 
 from selfish_rnn.engine import PackedLSTM, PackedWeight, functional, library
-from selfish_rnn.engine.tiling import Tiling
+from selfish_rnn.engine.index import Tiling
 
 pytestmark = needs_kernels
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from selfish_rnn.errors import UserError
-from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS
+from selfish_rnn.experiment.methods import CONFIGURED_METHODS
 from selfish_rnn.experiment.presets import build_experiment
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.experiment.small_dense import resolve_model

@@ -10,7 +10,7 @@ import pytest
 
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.comparison import changed_settings
-from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS
+from selfish_rnn.experiment.methods import CONFIGURED_METHODS
 from selfish_rnn.experiment.model_settings import MODEL_SETTINGS
 from selfish_rnn.experiment.presets import build_experiment, parse, to_yaml, with_assignments
 from selfish_rnn.experiment.settings import OPTIMIZERS, AdamSettings, Experiment

@@ -19,7 +19,7 @@ from selfish_rnn.runs.export import export, load_model
 from selfish_rnn.runs.run import Run, experiment_corpus
 from selfish_rnn.training import engine_choice as engines
 from selfish_rnn.training.engine_choice import choose_engine
-from selfish_rnn.training.generation import generate
+from selfish_rnn.training.evaluation import generate
 from selfish_rnn.training.trainer import Trainer
 from tiny_runs import (
     OPTIMIZERS,

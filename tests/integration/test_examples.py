@@ -106,7 +106,7 @@ def test_python_in_the_documentation_runs(
         "topology.removal",
         "experiment.settings",
         "optim.triggers",
-        "sparsifier.registry",
+        "sparsifier.selection",
     ],
 )
 @pytest.mark.usefixtures("tables_as_before")

@@ -22,7 +22,7 @@ from selfish_rnn.errors import UserError
 from selfish_rnn.files import load_tensors, save_tensors
 from selfish_rnn.runs.export import export, load_model
 from selfish_rnn.runs.run import Run
-from selfish_rnn.training.generation import generate
+from selfish_rnn.training.evaluation import generate
 from tiny_runs import TINY_MODELS, tiny_run
 
 pytestmark = [

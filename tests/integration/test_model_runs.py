@@ -9,8 +9,7 @@ import pytest
 
 from selfish_rnn.models import MODELS
 from selfish_rnn.runs.run import Run
-from selfish_rnn.training.evaluation import evaluate_splits
-from selfish_rnn.training.generation import generate
+from selfish_rnn.training.evaluation import evaluate_splits, generate
 from tiny_runs import TINY_MODELS, Recorder, result_of, run_in_parts, tiny_run
 
 pytestmark = pytest.mark.slow

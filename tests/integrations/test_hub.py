@@ -12,7 +12,7 @@ pytest.importorskip("huggingface_hub")
 
 from selfish_rnn import UserError
 from selfish_rnn.integrations.hub import SharedModel
-from selfish_rnn.training.generation import generate
+from selfish_rnn.training.evaluation import generate
 from tiny_runs import tiny_run
 
 

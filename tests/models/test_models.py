@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from selfish_rnn.errors import UserError
 from selfish_rnn.models import MODELS, LanguageModel, detach
-from selfish_rnn.sparsifier.registry import gate_layouts
+from selfish_rnn.sparsifier.selection import gate_layouts
 
 SIZES = {"embedding": 6, "hidden": 6, "hidden_last": 6, "depth": 3, "chunk": 2, "experts": 3}
 

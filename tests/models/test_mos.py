@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from selfish_rnn.models import MixtureOfSoftmaxesLSTM, regularisers
 from selfish_rnn.models.cells import mixture
 from selfish_rnn.models.cells.mixture import DenseProduct, mixture_log_probabilities, mixture_loss
-from selfish_rnn.sparsifier.registry import gate_layouts
+from selfish_rnn.sparsifier.selection import gate_layouts
 
 DROPOUTS = ("dropout_word", "dropout_input", "dropout_hidden", "dropout_output", "dropout_latent", "weight_drop")
 OFF = dict.fromkeys(DROPOUTS, 0.0)

@@ -21,7 +21,7 @@ from selfish_rnn import Sparsifier, engine
 from selfish_rnn.errors import UserError
 from selfish_rnn.models import OrderedNeuronsLSTM, regularisers
 from selfish_rnn.models.cells.ordered_neurons import OrderedNeuronsCell
-from selfish_rnn.sparsifier.registry import gate_layouts
+from selfish_rnn.sparsifier.selection import gate_layouts
 
 OFF = dict.fromkeys(("dropout_word", "dropout_input", "dropout_hidden", "dropout_output", "weight_drop"), 0.0)
 NAMES = {"weight_input": "W_in", "bias_input": "b_in", "weight_recurrent": "W_rec", "bias_recurrent": "b_rec"}

@@ -15,7 +15,7 @@ from torch import Tensor
 from reference import highway_loop
 from selfish_rnn.models import RecurrentHighwayNetwork, regularisers, rhn
 from selfish_rnn.models.cells.highway import HighwayCell
-from selfish_rnn.sparsifier.registry import gate_layouts
+from selfish_rnn.sparsifier.selection import gate_layouts
 
 
 def small(**changes: float) -> RecurrentHighwayNetwork:

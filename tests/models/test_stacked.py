@@ -14,7 +14,7 @@ from torch import nn
 from selfish_rnn.errors import UserError
 from selfish_rnn.models import MODELS, StackedRNN
 from selfish_rnn.models.base import detach
-from selfish_rnn.sparsifier.registry import gate_layouts
+from selfish_rnn.sparsifier.selection import gate_layouts
 
 NAMES = ("stacked-lstm", "stacked-gru", "stacked-rnn")
 

@@ -12,7 +12,7 @@ from torch import nn
 from selfish_rnn.errors import UserError
 from selfish_rnn.models import MODELS, LanguageModel, RecurrentHighwayNetwork, StackedRNN
 from selfish_rnn.models.base import Dropouts
-from selfish_rnn.sparsifier.registry import gate_layouts
+from selfish_rnn.sparsifier.selection import gate_layouts
 
 TINY: dict[str, dict[str, Any]] = {
     "stacked-lstm": {"embedding": 5, "hidden": (6, 4)},

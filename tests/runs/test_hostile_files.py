@@ -24,7 +24,7 @@ from selfish_rnn.runs.checkpoints import CheckpointStore, seal, unseal
 from selfish_rnn.runs.export import Precision, export, load_model
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.runs.run import Run
-from selfish_rnn.training.generation import generate
+from selfish_rnn.training.evaluation import generate
 from selfish_rnn.training.metrics import Listener
 from tiny_runs import Recorder, finished_run, result_of, stop_after, tiny_run
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from selfish_rnn.runs.stop import StopRequest
+from selfish_rnn.runs.recording import StopRequest
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -11,8 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from selfish_rnn.errors import UserError
-from selfish_rnn.runs.topologies import MARK, Moment, TopologyHistory, TopologyRecord
-from selfish_rnn.runs.topology_coding import decode_subset, encode_subset, places_of_ranks, ranks_of_places
+from selfish_rnn.runs.topologies import (
+    MARK,
+    Moment,
+    TopologyHistory,
+    TopologyRecord,
+    decode_subset,
+    encode_subset,
+    places_of_ranks,
+    ranks_of_places,
+)
 from selfish_rnn.topology import GateLayout, Rewiring, Topology
 from selfish_rnn.topology.sampling import sample
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
+from selfish_rnn.runs.recording import Interrupted, TopologyRecorder
 from selfish_rnn.runs.run import Run
-from selfish_rnn.runs.stop import Interrupted
 from selfish_rnn.runs.topologies import TopologyHistory
-from selfish_rnn.runs.topology_recording import TopologyRecorder
 from selfish_rnn.topology.gates import WHOLE
 from tiny_runs import UPDATES_PER_EPOCH, Recorder, tiny_run, tiny_trainer
 

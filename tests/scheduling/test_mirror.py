@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from selfish_rnn import __version__
 from selfish_rnn.errors import UserError
-from selfish_rnn.scheduling.mirror import Changes, FolderWatch, apply
-from selfish_rnn.scheduling.ray_cluster import _PLACE, NodeRun
+from selfish_rnn.scheduling.ray_cluster import _PLACE, Changes, FolderWatch, NodeRun, apply
 
 NAMES = ("config.yaml", "metrics.jsonl", "events/one", "checkpoints/step-1.safetensors", "checkpoints/step-1.json")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from selfish_rnn.scheduling import scheduler
-from selfish_rnn.scheduling.progress import RunProgress, read_progress
+from selfish_rnn.scheduling.jobs import RunProgress, read_progress
 from selfish_rnn.scheduling.scheduler import Job, Progress, run
 
 WORK = """

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from selfish_rnn.models import LanguageModel, RecurrentHighwayNetwork, StackedRNN
-from selfish_rnn.sparsifier.intrinsic import UnitLayer
+from selfish_rnn.sparsifier.iss import UnitLayer
 
 WORDS = 11
 

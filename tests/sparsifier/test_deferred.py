@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from selfish_rnn import Sparsifier, deferred_init
-from selfish_rnn.sparsifier.deferred import is_deferred, make_deferred, start_at, steps
+from selfish_rnn.sparsifier import deferred as steps
+from selfish_rnn.sparsifier.deferred import is_deferred, make_deferred, start_at
 
 INITIALISATIONS: dict[str, Callable[[Tensor], object]] = {
     "uniform": lambda weight: nn.init.uniform_(weight, -0.3, 0.1),

@@ -21,7 +21,7 @@ from selfish_rnn.errors import UserError
 from selfish_rnn.models import LanguageModel, OrderedNeuronsLSTM, StackedRNN
 from selfish_rnn.optim import SNTASGD
 from selfish_rnn.sparsifier import SparseTraining, Sparsifier
-from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures, UnitLayer, UnitPart, shrink
+from selfish_rnn.sparsifier.iss import IntrinsicSparseStructures, UnitLayer, UnitPart, shrink
 from selfish_rnn.training.metrics import describe, large_weights
 
 # The penalty

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from selfish_rnn import METHODS, GateLayout, Sparsifier, engine, register_cell
-from selfish_rnn.sparsifier import registry
+from selfish_rnn.sparsifier import selection as registry
 
 REWIRING = [name for name, method in METHODS.items() if method.rewires or method.prunes]
 

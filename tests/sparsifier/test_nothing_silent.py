@@ -16,7 +16,7 @@ from torch.nn.utils.prune import l1_unstructured
 
 from selfish_rnn import METHODS, Sparsifier, engine
 from selfish_rnn.models import StackedRNN
-from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures
+from selfish_rnn.sparsifier.iss import IntrinsicSparseStructures
 
 needs_kernels = pytest.mark.skipif(not engine.available(), reason="the kernels are not built")
 

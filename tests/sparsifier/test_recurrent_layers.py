@@ -14,7 +14,7 @@ from reference import equal_shares, sorted_removal
 from selfish_rnn import SELFISH, SNTASGD, Method, Sparsifier, engine
 from selfish_rnn.engine import unpack
 from selfish_rnn.models import MODELS
-from selfish_rnn.sparsifier.registry import layer_weights
+from selfish_rnn.sparsifier.selection import layer_weights
 
 ENGINES = ["masked", pytest.param("packed", marks=pytest.mark.skipif(not engine.available(), reason="needs kernels"))]
 

@@ -12,8 +12,8 @@ from selfish_rnn.analysis.gates import gate_densities
 from selfish_rnn.models import MODELS
 from selfish_rnn.models.cells.highway import HighwayCell
 from selfish_rnn.models.cells.ordered_neurons import OrderedNeuronsCell
-from selfish_rnn.sparsifier import registry
-from selfish_rnn.sparsifier.registry import gate_layouts, layer_weights, register_cell
+from selfish_rnn.sparsifier import selection as registry
+from selfish_rnn.sparsifier.selection import gate_layouts, layer_weights, register_cell
 from selfish_rnn.topology import GateLayout
 
 LSTM = ("input", "forget", "candidate", "output")
@@ -77,7 +77,7 @@ class OwnerOfAnotherName(OwnCell):
 
 
 def test_own_cells_are_known_after_registration_and_so_are_their_subclasses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("selfish_rnn.sparsifier.registry._known_cells", {})
+    monkeypatch.setattr("selfish_rnn.sparsifier.selection._known_cells", {})
     assert gate_layouts(OwnCell()) == {}
     layout = GateLayout(("master", "output"), (2, 4))
     register_cell(OwnCell, lambda cell: {"mixing": layout})

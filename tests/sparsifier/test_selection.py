@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from selfish_rnn.sparsifier.registry import register_cell
-from selfish_rnn.sparsifier.selection import Selector, choose_weights
+from selfish_rnn.sparsifier.selection import Selector, choose_weights, register_cell
 from selfish_rnn.topology import GateLayout
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from intrinsic_cases import WORDS, assert_same_outputs, count, group, kill, models
 
 from selfish_rnn.models import LanguageModel, RecurrentHighwayNetwork, StackedRNN
-from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures, live_units, shrink
+from selfish_rnn.sparsifier.iss import IntrinsicSparseStructures, live_units, shrink
 
 
 @pytest.mark.slow

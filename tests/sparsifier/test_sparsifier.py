@@ -97,7 +97,7 @@ class MasterCell(nn.Module):
 def test_a_registered_cell_is_sparsified_with_its_gates(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Sequential(MasterCell(), nn.Linear(8, 2))
     assert len(Sparsifier(model, sparsity=0.5, method="static").weights) == 1
-    monkeypatch.setattr("selfish_rnn.sparsifier.registry._known_cells", {})
+    monkeypatch.setattr("selfish_rnn.sparsifier.selection._known_cells", {})
     register_cell(MasterCell, lambda cell: {"mixing": GateLayout(("a", "b"), (2, 6))})
     register_cell(nn.Linear, lambda layer: {"weight": GateLayout.single(2)})
     sparsifier = Sparsifier(nn.Sequential(MasterCell(), nn.Linear(8, 2)), sparsity=0.5, method="static")

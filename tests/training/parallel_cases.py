@@ -14,13 +14,13 @@ from torch import Tensor, distributed
 
 from selfish_rnn.corpora import load_corpus
 from selfish_rnn.errors import RankLostError, UserError
-from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS
+from selfish_rnn.experiment.methods import CONFIGURED_METHODS
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import StackedRNN
 from selfish_rnn.training.engine_choice import choose_engine
 from selfish_rnn.training.evaluation import evaluate
 from selfish_rnn.training.metrics import DivergedError, Listener
-from selfish_rnn.training.parallel import Ranks
+from selfish_rnn.training.ranks import Ranks
 from selfish_rnn.training.trainer import Trainer
 from tiny_runs import OPTIMIZERS, TINY_MODELS, UPDATES_PER_EPOCH, Recorder, tiny_experiment, tiny_trainer
 

@@ -16,7 +16,7 @@ from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.files import is_partial, load_tensors, replacing
 from selfish_rnn.runs.checkpoints import CheckpointStore
 from selfish_rnn.runs.run import Run
-from selfish_rnn.training import optimizers
+from selfish_rnn.training import build as optimizers
 from selfish_rnn.training.engine_choice import needed_memory
 from selfish_rnn.training.metrics import EpochRecord
 from tiny_runs import (

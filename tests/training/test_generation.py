@@ -9,7 +9,7 @@ import torch
 
 from selfish_rnn.corpora import Vocabulary
 from selfish_rnn.models import LanguageModel
-from selfish_rnn.training.generation import generate
+from selfish_rnn.training.evaluation import generate
 from tiny_runs import trained
 
 

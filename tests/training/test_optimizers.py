@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from selfish_rnn.corpora import load_corpus, unigram_perplexity
 from selfish_rnn.experiment.settings import OPTIMIZERS, OptimizerSettings
 from selfish_rnn.optim import NTASGD, SNTASGD, EpochTrigger, NonMonotoneTrigger
-from selfish_rnn.training.optimizers import LearningRate, build_optimizer, learned_loss
+from selfish_rnn.training.build import LearningRate, build_optimizer, learned_loss
 
 
 def options(name: str, **given: Any) -> OptimizerSettings:

@@ -19,8 +19,7 @@ from torch import distributed, multiprocessing
 
 from selfish_rnn.errors import UserError
 from selfish_rnn.models import State
-from selfish_rnn.training.parallel import BatchParts, Ranks
-from selfish_rnn.training.parallel.joining import agree_on_name
+from selfish_rnn.training.ranks import BatchParts, Ranks, agree_on_name
 from tiny_runs import tiny_experiment
 
 Outcomes = list[dict[str, Any]]

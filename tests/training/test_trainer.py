@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from selfish_rnn.optim import SNTASGD
-from selfish_rnn.training import optimizers
+from selfish_rnn.training import build as optimizers
 from selfish_rnn.training.evaluation import evaluate
 from selfish_rnn.training.metrics import DivergedError, Listener
 from selfish_rnn.training.saved_weights import load_portable_weights

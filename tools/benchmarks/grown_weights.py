@@ -36,7 +36,7 @@ from selfish_rnn.engine import PackedWeight
 from selfish_rnn.experiment.presets import build_experiment, read_preset
 from selfish_rnn.runs.run import Run
 from selfish_rnn.sparsifier import optimizer_state
-from selfish_rnn.training import optimizers
+from selfish_rnn.training import build as optimizers
 
 SEEDS = (1, 2, 3)
 GROWING = ("selfish", "set", "dsr", "rigl")

@@ -22,7 +22,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from selfish_rnn.engine import PackedWeight, tiling
+from selfish_rnn.engine import PackedWeight
+from selfish_rnn.engine import index as tiling
 from selfish_rnn.engine.functional import linear
 from selfish_rnn.system import machine
 

@@ -4,7 +4,7 @@
 
     python tools/benchmarks/tile_threshold.py --out results/wide/tile-threshold.json
 
-``limit`` is the density below which tiles grow (``VERY_SPARSE`` in ``engine/tiling.py``).
+``limit`` is the density below which tiles grow (``VERY_SPARSE`` in ``engine/index.py``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 
 from selfish_rnn.bench.options import read
 from selfish_rnn.bench.workloads import Workload
-from selfish_rnn.engine import tiling
+from selfish_rnn.engine import index as tiling
 from selfish_rnn.engine.packed_weight import packed_weights
 from selfish_rnn.system import machine
 

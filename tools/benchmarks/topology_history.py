@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from selfish_rnn.runs.topologies import TopologyHistory
-from selfish_rnn.runs.topology_coding import places_of_ranks
+from selfish_rnn.runs.topologies import TopologyHistory, places_of_ranks
 from selfish_rnn.topology import GateLayout, Rewiring, Topology
 from selfish_rnn.topology.sampling import sample
 from selfish_rnn.topology.schedules import SCHEDULES

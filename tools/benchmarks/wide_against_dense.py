@@ -26,8 +26,8 @@ from typing import Any
 
 from selfish_rnn.experiment.presets import build_experiment, read_preset, with_assignments
 from selfish_rnn.files import write_json
+from selfish_rnn.runs.recording import Interrupted
 from selfish_rnn.runs.run import Run
-from selfish_rnn.runs.stop import Interrupted
 from selfish_rnn.system import keep_freed_memory, machine, peak_memory
 from selfish_rnn.training.evaluation import evaluate_splits
 from selfish_rnn.training.metrics import EpochRecord, Listener, StepReport

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS
+from selfish_rnn.experiment.methods import CONFIGURED_METHODS
 from selfish_rnn.experiment.model_settings import MODEL_SETTINGS, Section
 from selfish_rnn.experiment.settings import (
     MAY_CHANGE,

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from selfish_rnn.analysis.distance.alignment import Alignment
-from selfish_rnn.analysis.distance.measure import TopologyDistance, compare_topologies
+from selfish_rnn.analysis.distance.measure import Alignment, TopologyDistance, compare_topologies
 from selfish_rnn.runs.topologies import Moment, TopologyHistory, TopologyRecord
 from selfish_rnn.topology.sampling import merge
 

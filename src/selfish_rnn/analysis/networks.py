@@ -1,19 +1,91 @@
-"""The weight matrices of any model, dense with zeros, masked or packed: where they are and which weights exist."""
+"""The weight matrices of any model, dense with zeros, masked or packed."""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from selfish_rnn.engine import PackedWeight
 from selfish_rnn.sparsifier import SparseTraining
 from selfish_rnn.sparsifier.hooks import listeners
-from selfish_rnn.sparsifier.registry import model_layouts
+from selfish_rnn.sparsifier.selection import model_layouts
 from selfish_rnn.sparsifier.weights import TrainedWeight
 from selfish_rnn.topology import GateLayout, Topology
+from selfish_rnn.topology.gates import WHOLE
+
+_KINDS = {"ih": "ih", "hh": "hh", "hr": "hr", "input": "ih", "recurrent": "hh"}
+_PATTERN = re.compile(r"(?:.*?\.(\d+)\.|.*\.)?weight_(ih|hh|hr|input|recurrent)(?:_l(\d+))?(_\d+|_reverse)?")
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """``ih`` and ``hh`` for input and recurrent matrices with the number of their layer; equal ones stay whole.
+
+    >>> short_names(["rnn.weight_ih_l0", "rnns.1.weight_hh_l0", "cell.weight_recurrent_3", "decoder.weight"])
+    ['ih1', 'hh2', 'hh3', 'decoder']
+    """
+    short = [_short(name) for name in names]
+    return [one if short.count(one) == 1 else name for one, name in zip(short, names, strict=True)]
+
+
+def _short(name: str) -> str:
+    found = _PATTERN.fullmatch(name)
+    if found is None:
+        return name.removesuffix(".weight")
+    module, kind, layer, more = found.groups()
+    number = "" if layer is None and module is None else str(1 + int(layer or 0) + int(module or 0))
+    return f"{_KINDS[kind]}{number}{(more or '').replace('_', '' if not number else ' ')}"
+
+
+def gate_name(gate: str) -> str:
+    """A gate as people write it: ``master forget``, and ``whole matrix`` for the one that is all of it."""
+    return "whole matrix" if gate == WHOLE else gate.replace("_", " ")
+
+
+Hook = Callable[[str, nn.Module, tuple[Any, ...], Any], None]
+"""Hears the name of a module, the module, what it was called with, in the order of its arguments, and what it gave."""
+
+
+@contextlib.contextmanager
+def watched(model: nn.Module, hook: Hook) -> Iterator[None]:
+    """In this block the model is in evaluation mode and tells of every call of a module that has a weight matrix."""
+    owners = {name for matrix in weight_matrices(model).values() for name in matrix.owners}
+    modes = [(module, module.training) for module in model.modules()]
+    handles = [
+        module.register_forward_hook(partial(_call, hook, name), with_kwargs=True)
+        for name, module in model.named_modules()
+        if name in owners and not isinstance(module, PackedWeight)
+    ]
+    model.eval()
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, mode in modes:
+            module.training = mode
+
+
+def _call(hook: Hook, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+    hook(name, module, (*args, *kwargs.values()), output)
+
+
+def first_tensor(value: Any) -> Tensor | None:
+    """The first tensor in what a module takes or gives; of a packed sequence its data."""
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, PackedSequence):
+        return value.data
+    if isinstance(value, (tuple, list)):
+        return next((found for found in map(first_tensor, value) if found is not None), None)
+    return None
 
 
 @dataclass(frozen=True)

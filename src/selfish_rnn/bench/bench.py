@@ -16,7 +16,7 @@ from rich.status import Status
 from torch import Tensor
 
 from selfish_rnn import __version__
-from selfish_rnn.bench import figure, memory, report
+from selfish_rnn.bench import measurements, report
 from selfish_rnn.bench.engines import ENGINES, KINDS, measured
 from selfish_rnn.bench.measurements import Row, completed, interleaved
 from selfish_rnn.bench.options import BenchOptions
@@ -67,7 +67,7 @@ def bench(console: Console, options: BenchOptions, command: str) -> bool:
         benchmark = Benchmark(options, console, status)
         if found["busy"] is not None and found["busy"] > BUSY:
             benchmark.note(f"other programs take {100 * found['busy']:.0f} % of the cores: do not trust these figures")
-        undrawn = figure.no_figure(options.what)
+        undrawn = report.no_figure(options.what)
         if undrawn:
             say(console, undrawn)
         content |= {"complete": False, "notes": benchmark.notes, "rows": []}
@@ -83,8 +83,8 @@ def bench(console: Console, options: BenchOptions, command: str) -> bool:
     rows = content["rows"]
     report.show(console, rows, options)
     console.print()
-    if not undrawn and not figure.no_figure([row["kind"] for row in rows]):
-        say(console, f"The figure is {figure.draw(path)}.")
+    if not undrawn and not report.no_figure([row["kind"] for row in rows]):
+        say(console, f"The figure is {report.draw(path)}.")
     if content["complete"]:
         say(console, f"Measured in {duration(time.monotonic() - start)}; everything is in {path}.")
     else:
@@ -144,7 +144,7 @@ class Benchmark:
         if kind == "memory":
             for engine in engines:
                 self._tell(engine)
-                found[engine] = memory.measure(workload, engine)
+                found[engine] = measurements.measure(workload, engine)
         else:
             calls, results = self._built(kind, workload, engines)
             self._check(results)
@@ -160,7 +160,7 @@ class Benchmark:
         peaks, steps, weights = dict[str, dict[str, float]](), dict[str, Callable[[], float]](), dict[str, int]()
         for name, own in wide.items():
             self._tell(f"memory at {name}")
-            peaks[name] = memory.measure(own, "packed")
+            peaks[name] = measurements.measure(own, "packed")
         for name, own in wide.items():
             self._tell(f"building {name}")
             model = own.model("packed")

@@ -103,7 +103,7 @@ def generate(
     """Let the model of a run, or an exported one, continue a text."""
     from selfish_rnn.runs.export import load_model
     from selfish_rnn.runs.run import Run
-    from selfish_rnn.training.generation import generate as continue_text
+    from selfish_rnn.training.evaluation import generate as continue_text
 
     if source.is_file():
         model = load_model(source) if device is None else load_model(source, packed=False).to(device)
@@ -147,7 +147,7 @@ def show(
 def methods() -> None:
     """Print the method table: what each method is composed of."""
     from selfish_rnn.cli.display import show_methods
-    from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS
+    from selfish_rnn.experiment.methods import CONFIGURED_METHODS
 
     show_methods(console, CONFIGURED_METHODS.values())
 

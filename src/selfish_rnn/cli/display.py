@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from selfish_rnn.experiment.configured_methods import ConfiguredMethod
+from selfish_rnn.experiment.methods import ConfiguredMethod
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.runs.logs import tensorboard_installed
 from selfish_rnn.text import duration, plain_table, say

@@ -122,7 +122,7 @@ def finish(console: Console, outcomes: Sequence[Outcome]) -> None:
 
 def _standing(job: Job) -> tuple[str, str, str]:
     """Epoch, validation perplexity and time left of a run, as far as they are known."""
-    from selfish_rnn.scheduling.progress import read_progress
+    from selfish_rnn.scheduling.jobs import read_progress
     from selfish_rnn.text import duration
 
     found = read_progress(job.folder)

@@ -47,7 +47,7 @@ def _start(words: list[str] | None, config: Path | None, run: Path | None, devic
     )
     from selfish_rnn.runs.folder import RunFolder
     from selfish_rnn.runs.run import Run
-    from selfish_rnn.training.parallel import restartable
+    from selfish_rnn.training.ranks import restartable
 
     preset, assignments = preset_and_assignments(words)
     settings, _ = read_preset(preset)
@@ -93,9 +93,9 @@ def preset_and_assignments(words: list[str] | None) -> tuple[str, list[str]]:
 def _train(open_run: Callable[[], Run]) -> None:
     """Train a run to its end, together with other ranks if torchrun started them; the first one speaks."""
     from selfish_rnn.cli.display import listener_for, show_next, show_outcome
-    from selfish_rnn.runs.stop import Interrupted
+    from selfish_rnn.runs.recording import Interrupted
     from selfish_rnn.system import keep_freed_memory
-    from selfish_rnn.training.parallel import joined
+    from selfish_rnn.training.ranks import joined
 
     console = output()
     keep_freed_memory()

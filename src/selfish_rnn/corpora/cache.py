@@ -1,23 +1,45 @@
-"""Token streams kept on disk, so that a text is split only once.
-
-An entry is one checksummed safetensors file: int32 streams, and the vocabulary as JSON in its header. One file,
-because one rename then publishes all of it. Its name is the SHA-256 of the texts and the format, so an entry never
-goes stale.
-"""
+"""Where corpora are looked for and kept."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from pathlib import Path
 
 import torch
 
 from selfish_rnn.corpora.corpus import SPLITS, Corpus
-from selfish_rnn.corpora.storage import cache_directory
 from selfish_rnn.corpora.vocabulary import Vocabulary
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import WriteError, load_tensors, save_tensors
+
+DATA_VARIABLE = "SELFISH_RNN_DATA"
+CACHE_VARIABLE = "SELFISH_RNN_CACHE"
+
+
+def data_directory() -> Path | None:
+    """The folder of the user's own copies of known corpora, ``$SELFISH_RNN_DATA``."""
+    value = os.environ.get(DATA_VARIABLE)
+    return Path(os.path.expanduser(value)) if value else None
+
+
+def cache_directory() -> Path | None:
+    """``$SELFISH_RNN_CACHE``, else ``$XDG_CACHE_HOME/selfish-rnn``, else ``~/.cache/selfish-rnn``.
+
+    ``None`` where the user has no home: then nothing is kept.
+    """
+    value = os.environ.get(CACHE_VARIABLE)
+    if value:
+        return Path(os.path.expanduser(value))
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(base):  # the XDG specification asks to ignore relative paths
+        return Path(base) / "selfish-rnn"
+    try:
+        return Path.home() / ".cache" / "selfish-rnn"
+    except RuntimeError:
+        return None
+
 
 # Raise when the same text would give other tokens, or the file another layout.
 _FORMAT = "selfish-rnn tokens 2"

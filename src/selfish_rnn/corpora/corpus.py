@@ -9,8 +9,7 @@ from typing import Literal
 
 import torch
 
-from selfish_rnn.corpora.tokenization import EOS, UNKNOWN
-from selfish_rnn.corpora.vocabulary import Vocabulary
+from selfish_rnn.corpora.vocabulary import EOS, UNKNOWN, Vocabulary
 from selfish_rnn.errors import UserError, shown
 
 SPLITS = ("train", "valid", "test")

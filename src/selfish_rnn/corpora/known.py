@@ -11,7 +11,7 @@ import urllib.request
 from dataclasses import dataclass
 from typing import Any
 
-from selfish_rnn.corpora.storage import DATA_VARIABLE, cache_directory, data_directory
+from selfish_rnn.corpora.cache import DATA_VARIABLE, cache_directory, data_directory
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import WriteError, write_atomically
 

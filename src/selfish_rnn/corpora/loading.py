@@ -10,7 +10,7 @@ from selfish_rnn.corpora import python_docs
 from selfish_rnn.corpora.cache import cache_path, load_cached, store
 from selfish_rnn.corpora.corpus import SPLITS, Corpus, encode_texts
 from selfish_rnn.corpora.known import KNOWN, read_known
-from selfish_rnn.corpora.tokenization import PROSE, WHITESPACE
+from selfish_rnn.corpora.vocabulary import PROSE, WHITESPACE
 from selfish_rnn.errors import UserError, nearest, shown
 
 KNOWN_CORPORA: tuple[str, ...] = (python_docs.NAME, *KNOWN)

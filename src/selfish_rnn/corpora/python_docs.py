@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from selfish_rnn.corpora.tokenization import UNKNOWN, plain_typography, split_prose
+from selfish_rnn.corpora.vocabulary import UNKNOWN, plain_typography, split_prose
 from selfish_rnn.errors import UserError
 
 NAME = "python-docs"

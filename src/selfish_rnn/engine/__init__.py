@@ -9,9 +9,8 @@
 
 import torch
 
-from selfish_rnn.engine.conversions.averaging import AveragedModel, blend_
-from selfish_rnn.engine.conversions.shipping import load_packed, save_packed
-from selfish_rnn.engine.conversions.unpacking import unpack
+from selfish_rnn.engine import parameters as _parameters
+from selfish_rnn.engine.averaging import AveragedModel, blend_
 from selfish_rnn.engine.functional import linear_cross_entropy, output_loss
 from selfish_rnn.engine.inference.quantization import quantize
 from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight
@@ -20,10 +19,10 @@ from selfish_rnn.engine.modules.basic import PackedEmbedding, PackedLinear
 from selfish_rnn.engine.modules.cells import PackedGRUCell, PackedLSTMCell, PackedRNNCell
 from selfish_rnn.engine.modules.recurrent import PackedGRU, PackedLSTM, PackedRNN
 from selfish_rnn.engine.packed_weight import PackedWeight
-from selfish_rnn.engine.packing import pack
-from selfish_rnn.engine.parameters import optimizer_checks
-from selfish_rnn.engine.parameters.packed_values import is_matrix
+from selfish_rnn.engine.packing import pack, unpack
+from selfish_rnn.engine.parameters import is_matrix
 from selfish_rnn.engine.registry import register_packed
+from selfish_rnn.engine.shipping import load_packed, save_packed
 
 __all__ = [
     "AveragedModel", "PackedEmbedding", "PackedGRU", "PackedGRUCell", "PackedLSTM", "PackedLSTMCell", "PackedLinear",
@@ -35,4 +34,4 @@ __all__ = [
 # With these a packed or int8 model that was saved whole opens with torch.load(..., weights_only=True).
 torch.serialization.add_safe_globals([PackedWeight, QuantizedWeight])
 
-del optimizer_checks  # imported for its hook
+del _parameters  # imported for its optimizer hook

@@ -1,28 +1,55 @@
-"""From a model with dense weights, most of them zero, to one that stores and multiplies only the others."""
+"""Packing a model, and unpacking it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.prune import BasePruningMethod
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from selfish_rnn.engine import library
-from selfish_rnn.engine.conversions.replaced import mark_replaced
-from selfish_rnn.engine.packed_weight import PackedWeight
-from selfish_rnn.engine.registry import counterpart, obstacle, replace_modules
+from selfish_rnn.engine.inference.quantized_weight import quantized_weights
+from selfish_rnn.engine.packed_weight import PackedSparseWeight, PackedWeight
+from selfish_rnn.engine.registry import counterpart, holds_packed, obstacle, original, replace_modules
 from selfish_rnn.sparsifier import Sparsifier
-from selfish_rnn.sparsifier.deferred import is_deferred, make_deferred
-from selfish_rnn.sparsifier.deferred.weight import DeferredWeight
+from selfish_rnn.sparsifier.deferred import DeferredWeight, is_deferred, make_deferred
 from selfish_rnn.sparsifier.hooks import listeners
-from selfish_rnn.sparsifier.registry import gate_layouts
-from selfish_rnn.sparsifier.selection import unpackable
+from selfish_rnn.sparsifier.selection import gate_layouts, unpackable
 from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight
 from selfish_rnn.topology import GateLayout
+
+# The name each had; an entry goes when the parameter does.
+_replaced: MutableMapping[Tensor, str] = WeakTensorKeyDictionary()
+
+
+def mark_replaced(before: nn.Module, parameters: dict[str, nn.Parameter], after: nn.Module) -> None:
+    """Remember which ``parameters`` of the model ``before`` are not those of the model ``after`` packing."""
+    kept = {id(parameter) for parameter in after.parameters()}
+    for name, parameter in parameters.items():
+        if id(parameter) not in kept:
+            _replaced[parameter] = name if before is after else f"{name} of the module that was given to pack"
+
+
+def _refuse_replaced(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    if not len(_replaced):
+        return
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if parameter in _replaced:
+                raise RuntimeError(
+                    f"this {type(optimizer).__name__} holds {_replaced[parameter]}, which packing or unpacking has "
+                    "replaced: make the optimizer afterwards, from the parameters of the model that was returned"
+                )
+
+
+register_optimizer_step_pre_hook(_refuse_replaced)
+
 
 _logger = logging.getLogger("selfish_rnn.engine")
 
@@ -226,3 +253,61 @@ def _weights(module: nn.Module) -> Iterator[tuple[str, tuple[nn.Parameter, GateL
         parameter = module._parameters.get(name)
         if parameter is not None:
             yield name, (parameter, gates)
+
+
+def unpack(model: Model) -> Model:
+    """Undo :func:`~selfish_rnn.engine.pack`: ordinary modules, with zeros where no weight exists.
+
+    ::
+
+        exported = unpack(copy.deepcopy(model).eval())
+        torch.export.export(exported, (inputs,))          # or torch.jit.trace, torch.onnx.export, quantization
+
+    The model is changed in place, and returned; one that is itself a packed module gives way as a whole. A sparsifier
+    goes on with masked weights, unless an optimizer has made steps: then unpack a deep copy, or ``detach()`` it first.
+    A model of which weights are int8 (:func:`~selfish_rnn.engine.quantize`) is refused, and not changed.
+    """
+    whole_numbers = quantized_weights(model)
+    if whole_numbers:
+        raise ValueError(
+            f"{', '.join(whole_numbers)} of this model are int8, and have no ordinary form to go back to: unpack the "
+            "model they were made from, or, for ordinary modules with the rounded weights, "
+            'unpack(quantize(copy.deepcopy(model), arithmetic="float32")) of that model'
+        )
+    ruling = sparsifiers(model)
+    if any(sparsifier._optimizers for sparsifier in ruling):
+        raise RuntimeError(
+            "the model is being trained, and unpacking replaces its parameters: unpack copy.deepcopy(model), or call "
+            "detach() of its sparsifier first"
+        )
+    before = dict(model.named_parameters())
+    unpacking = _Unpacking()
+    unpacked = replace_modules(model, holds_packed, unpacking.module)
+    tell_sparsifiers(ruling, unpacked, unpacking.masked, model)
+    mark_replaced(model, before, unpacked)
+    return unpacked
+
+
+class _Unpacking:
+    """One call of :func:`unpack`."""
+
+    def __init__(self) -> None:
+        self._parameters: dict[int, nn.Parameter] = {}
+
+    def masked(self, weight: SparseWeight) -> SparseWeight:
+        """The same weight of a sparsifier, stored whole."""
+        if not isinstance(weight, PackedSparseWeight):
+            return weight
+        return MaskedWeight(weight.name, self._parameter(weight.packed), weight.gates, weight.topology)
+
+    def module(self, module: nn.Module) -> nn.Module:
+        """What takes the place of a packed module."""
+        children = module._modules.items()
+        return original(
+            module, {name: self._parameter(each) for name, each in children if isinstance(each, PackedWeight)}
+        )
+
+    def _parameter(self, weight: PackedWeight) -> nn.Parameter:
+        if id(weight) not in self._parameters:
+            self._parameters[id(weight)] = nn.Parameter(weight.to_dense().detach(), weight.requires_grad)
+        return self._parameters[id(weight)]

@@ -12,7 +12,7 @@ from torch import nn
 
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.sparsifier.hooks import ATTRIBUTE as _BOUND
-from selfish_rnn.sparsifier.registry import same_gates
+from selfish_rnn.sparsifier.selection import same_gates
 
 Model = TypeVar("Model", bound=nn.Module)
 

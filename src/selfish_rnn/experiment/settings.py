@@ -9,8 +9,8 @@ import torch
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
 from selfish_rnn.errors import shown, unknown
-from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS, ConfiguredMethod
 from selfish_rnn.experiment.explain import names_of
+from selfish_rnn.experiment.methods import CONFIGURED_METHODS, ConfiguredMethod
 from selfish_rnn.experiment.model_settings import MODEL_SETTINGS, ModelSection, Section, name_alone
 from selfish_rnn.topology import SELFISH, Method
 from selfish_rnn.topology.methods import OPTIONAL_PARTS, registered_names

@@ -11,7 +11,7 @@ from typing import Any
 from huggingface_hub import ModelCard, ModelHubMixin, hf_hub_download
 
 from selfish_rnn.analysis.records import RunRecord, read_run
-from selfish_rnn.analysis.report.commands import command_of
+from selfish_rnn.analysis.report.comparison import command_of
 from selfish_rnn.errors import UserError
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.export import export, load_model

@@ -16,7 +16,7 @@ from selfish_rnn.engine.inference.program import Place, Program
 from selfish_rnn.engine.inference.quantized_weight import quantized_weights
 from selfish_rnn.engine.packed_weight import packed_weights
 from selfish_rnn.errors import UserError
-from selfish_rnn.sparsifier.intrinsic import UnitLayer
+from selfish_rnn.sparsifier.iss import UnitLayer
 from selfish_rnn.sparsifier.selection import Chosen, choose_weights
 
 State = tuple[Tensor, ...]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from selfish_rnn.engine.inference.program import Place, Program
-from selfish_rnn.engine.modules.parameters import reset_uniform
+from selfish_rnn.engine.modules.basic import reset_uniform
 from selfish_rnn.models.base import (
     Dropouts,
     Encoded,

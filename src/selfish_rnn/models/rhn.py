@@ -10,7 +10,7 @@ from selfish_rnn.engine.inference.program import NOWHERE, Place, Program
 from selfish_rnn.models.base import Dropouts, Encoded, LanguageModel, State, check_init_range, check_sizes
 from selfish_rnn.models.cells.highway import HIGHWAY_GATES, HighwayCell
 from selfish_rnn.models.regularisers import dropout_mask, embed, locked_dropout
-from selfish_rnn.sparsifier.intrinsic import UnitLayer, UnitPart
+from selfish_rnn.sparsifier.iss import UnitLayer, UnitPart
 
 
 class RecurrentHighwayNetwork(LanguageModel):

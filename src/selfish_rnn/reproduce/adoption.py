@@ -12,7 +12,7 @@ from selfish_rnn.reproduce.plan import PlannedRun
 from selfish_rnn.reproduce.results import Results, collect
 from selfish_rnn.reproduce.scales import Scale
 from selfish_rnn.runs.folder import RunFolder
-from selfish_rnn.scheduling.run_jobs import is_finished
+from selfish_rnn.scheduling.jobs import is_finished
 
 
 def adopt(folder: Path, scale: Scale, results: Results, commit: str) -> tuple[PlannedRun, Path]:

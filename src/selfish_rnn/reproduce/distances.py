@@ -11,7 +11,7 @@ from selfish_rnn.reproduce.case import Item
 from selfish_rnn.reproduce.plan import PlannedRun, runs_of_case
 from selfish_rnn.reproduce.results import line_by_line
 from selfish_rnn.reproduce.scales import Scale
-from selfish_rnn.scheduling.run_jobs import is_finished
+from selfish_rnn.scheduling.jobs import is_finished
 
 Records = list[dict[str, float]]
 Measure = Callable[[Path, Path | None], Records | None]

@@ -10,7 +10,7 @@ from pathlib import Path
 from selfish_rnn.reproduce.plan import PlannedRun
 from selfish_rnn.reproduce.results import Results, collect, made_here
 from selfish_rnn.reproduce.scales import Scale
-from selfish_rnn.scheduling.run_jobs import check_begun, is_finished, run_command
+from selfish_rnn.scheduling.jobs import check_begun, is_finished, run_command
 from selfish_rnn.scheduling.scheduler import Job, Launch, Listener, Progress, launch, run
 
 

@@ -23,7 +23,7 @@ from selfish_rnn.reproduce.case import Item
 from selfish_rnn.reproduce.paper import ITEMS
 from selfish_rnn.reproduce.plan import PlannedRun
 from selfish_rnn.runs.folder import RunFolder
-from selfish_rnn.scheduling.run_jobs import is_finished
+from selfish_rnn.scheduling.jobs import is_finished
 from selfish_rnn.system import processor
 
 SERIES = ("epoch", "seconds", "train_perplexity", "valid_perplexity", "averaging", "active_weights")

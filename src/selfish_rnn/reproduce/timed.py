@@ -15,7 +15,7 @@ from selfish_rnn.reproduce.making import Workshop
 from selfish_rnn.reproduce.plan import PlannedRun
 from selfish_rnn.reproduce.results import collect, made_here
 from selfish_rnn.runs.folder import RunFolder
-from selfish_rnn.scheduling.run_jobs import is_finished
+from selfish_rnn.scheduling.jobs import is_finished
 from selfish_rnn.scheduling.scheduler import SELFISH_RNN, Job, Progress
 
 

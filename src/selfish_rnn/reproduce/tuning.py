@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from selfish_rnn.experiment.configured_methods import CONFIGURED_METHODS
+from selfish_rnn.experiment.methods import CONFIGURED_METHODS
 from selfish_rnn.reproduce.case import Case
 
 TUNING_SEED = 11

@@ -31,17 +31,15 @@ from selfish_rnn.experiment.small_dense import resolve_model
 from selfish_rnn.files import WriteError, load_tensors
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.folder import RunFolder
-from selfish_rnn.runs.recording import PauseKeeper, RunRecorder
-from selfish_rnn.runs.stop import StopRequest
+from selfish_rnn.runs.recording import PauseKeeper, RunRecorder, StopRequest, TopologyRecorder
 from selfish_rnn.runs.topologies import TopologyHistory
-from selfish_rnn.runs.topology_recording import TopologyRecorder
 from selfish_rnn.system import giving_back_freed_memory, peak_memory
 from selfish_rnn.topology import Topology
 from selfish_rnn.training.build import check_before_training
 from selfish_rnn.training.engine_choice import EngineChoice, choose_engine
 from selfish_rnn.training.evaluation import evaluate_splits
 from selfish_rnn.training.metrics import DivergedError, Listener
-from selfish_rnn.training.parallel import Ranks
+from selfish_rnn.training.ranks import Ranks
 from selfish_rnn.training.saved_weights import restore
 from selfish_rnn.training.trainer import Trainer
 

@@ -19,7 +19,7 @@ from selfish_rnn.experiment.presets import build_experiment, read_config, read_p
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.experiment.small_dense import resolve_model
 from selfish_rnn.files import read_json, write_json
-from selfish_rnn.scheduling.run_jobs import check_begun, is_finished, run_command
+from selfish_rnn.scheduling.jobs import check_begun, is_finished, run_command
 from selfish_rnn.scheduling.scheduler import Job
 
 KEYS = ("preset", "settings", "grid")

@@ -1,21 +1,180 @@
-"""The parts of an experiment: its model, what keeps it sparse, and a look at both before training starts."""
+"""Network and optimizer of an experiment."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
+from torch import nn
+from torch.optim import SGD, Adam, Optimizer
 
-from selfish_rnn.corpora import Corpus
+from selfish_rnn.corpora import Corpus, unigram_perplexity
 from selfish_rnn.engine import pack
-from selfish_rnn.experiment.settings import Experiment
+from selfish_rnn.experiment.settings import AveragedSettings, Experiment, OptimizerSettings, epochs_before
 from selfish_rnn.models import LanguageModel
+from selfish_rnn.optim import NTASGD, SNTASGD, IterateAverage, NonMonotoneTrigger
 from selfish_rnn.sparsifier import SparseTraining, Sparsifier
 from selfish_rnn.sparsifier.deferred import deferred_init
-from selfish_rnn.sparsifier.intrinsic import IntrinsicSparseStructures
-from selfish_rnn.training.parallel import Ranks, refuse_uneven_parts
+from selfish_rnn.sparsifier.iss import IntrinsicSparseStructures
+from selfish_rnn.training.ranks import Ranks, refuse_uneven_parts
 from selfish_rnn.training.windows import batched
+
+LEARNED = 0.9
+"""Fraction of the unigram perplexity below which a network has learned from context."""
+
+_OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
+    "snt-asgd": SNTASGD,
+    "nt-asgd": NTASGD,
+    "sgd": SGD,
+    "momentum-sgd": SGD,
+    "adam": Adam,
+}
+
+
+def build_optimizer(
+    settings: OptimizerSettings, parameters: Iterable[nn.Parameter], epochs: int, below: float
+) -> Optimizer:
+    """Return the optimizer that the settings name.
+
+    All settings except the rules of the learning rate are arguments of its constructor. Averaging optimizers also get
+    the epoch in which averaging starts, out of ``epochs``, or the validation loss that an epoch must be ``below`` to
+    count.
+    """
+    arguments = settings.model_dump(exclude={"name", "drop", "decay"})
+    if isinstance(settings, AveragedSettings):
+        start = settings.average_from
+        arguments |= {"average_from": None if start is None else epochs_before(start, epochs), "below": below}
+    return _OPTIMIZERS[settings.name](parameters, **arguments)
+
+
+def learned_loss(corpus: Corpus) -> float:
+    """Return the validation loss below which a network has learned more than the frequencies of words.
+
+    It is that of 0.9 times the unigram perplexity.
+    """
+    return math.log(LEARNED * unigram_perplexity(corpus, "valid"))
+
+
+class LearningRate:
+    """The learning rate over the epochs: constant, dropped when validation stalls, or decayed after some epochs."""
+
+    def __init__(self, settings: OptimizerSettings) -> None:
+        self.settings = settings
+        self.value = settings.lr
+        self.best = float("inf")
+        self.stalled = 0
+
+    def validated(self, epoch: int, loss: float) -> None:
+        """Take the validation loss after ``epoch`` epochs."""
+        drop, decay = self.settings.drop, self.settings.decay
+        if loss < self.best:
+            self.best, self.stalled = loss, 0
+        else:
+            self.stalled += 1
+        if drop is not None and self.stalled > drop.patience:
+            self.value /= drop.factor
+            self.stalled = 0
+        if decay is not None and epoch >= decay.after:
+            self.value /= decay.factor
+
+    def apply(self, optimizer: Optimizer, scale: float = 1.0) -> None:
+        """Set the learning rate for the next update."""
+        for group in optimizer.param_groups:
+            group["lr"] = self.value * scale
+
+    def state_dict(self) -> dict[str, float]:
+        return {"value": self.value, "best": self.best, "stalled": self.stalled}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self.value, self.best, self.stalled = state["value"], state["best"], int(state["stalled"])
+
+
+@dataclass(frozen=True)
+class BestEpoch:
+    """The epoch of an average with the lowest validation loss; ``averaging`` is false if it had not started by then."""
+
+    epoch: int
+    valid_loss: float
+    averaging: bool
+
+
+class AdditionalAverages:
+    """The ``averages`` of an experiment: averages of the iterates besides that of the optimizer.
+
+    Each one starts by itself; before its start it stands for the raw weights. The validation of an average is therefore
+    the same as in a run whose optimizer has this average.
+    """
+
+    def __init__(self, experiment: Experiment, optimizer: Optimizer, below: float) -> None:
+        settings, rule = experiment.averages, experiment.optimizer
+        self._optimizer = optimizer
+        self._averages = {each.name: IterateAverage(each.kind, each.name) for each in settings}
+        self._restarted = [each.name for each in settings if each.restart]
+        self._starts = {
+            each.name: None if each.start == "trigger" else epochs_before(each.start, experiment.epochs)
+            for each in settings
+        }
+        interval = rule.nonmono if isinstance(rule, AveragedSettings) else NonMonotoneTrigger().interval
+        self._trigger = NonMonotoneTrigger(interval, below)
+        self._epoch = 0
+        self.best: dict[str, BestEpoch] = {}
+        if settings:
+            optimizer.register_step_post_hook(lambda *_: self._update())
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the names."""
+        return iter(self._averages)
+
+    def started(self, name: str) -> bool:
+        """Return whether an average has started."""
+        start = self._starts[name]
+        return self._trigger.fired if start is None else self._epoch >= start
+
+    def _update(self) -> None:
+        for name, average in self._averages.items():
+            if self.started(name):
+                average.update(self._optimizer)
+
+    def swapped_in(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Put an average into the model inside a block, or leave the raw weights if it has not started."""
+        return self._averages[name].swapped_in(self._optimizer) if self.started(name) else contextlib.nullcontext()
+
+    def validated(self, name: str, loss: float) -> bool:
+        """Take the validation loss of the current epoch; return whether it is the best of this average."""
+        if name in self.best and not loss < self.best[name].valid_loss:
+            return False
+        self.best[name] = BestEpoch(self._epoch + 1, loss, self.started(name))
+        return True
+
+    def end_epoch(self, raw_loss: float | None) -> bool:
+        """Count an epoch; return whether the averages that wait for the trigger start after it.
+
+        ``raw_loss`` is the validation loss of the raw weights. It may be left out once all averages have started.
+        """
+        self._epoch += 1
+        if raw_loss is None or self._trigger.fired or None not in self._starts.values():
+            return False
+        return self._trigger.observe(raw_loss)
+
+    def restart(self) -> None:
+        """Restart the averages from the current raw weights, except those that are set to run on."""
+        for name in self._restarted:
+            self._averages[name].restart(self._optimizer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the progress of the averages, which are themselves in the state of the optimizer."""
+        best = {name: asdict(epoch) for name, epoch in self.best.items()}
+        return {"epoch": self._epoch, "trigger": self._trigger.state_dict(), "best": best}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load what :meth:`state_dict` returned."""
+        self._epoch = state["epoch"]
+        self._trigger.load_state_dict(state["trigger"])
+        self.best = {name: BestEpoch(**epoch) for name, epoch in state["best"].items()}
 
 
 def build_network(experiment: Experiment, vocabulary: int, rewirings: int) -> tuple[LanguageModel, SparseTraining]:

@@ -1,17 +1,20 @@
-"""Perplexity of a model on a token stream."""
+"""Evaluation and text generation."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from selfish_rnn.corpora import Corpus
+from selfish_rnn.corpora import Corpus, Vocabulary
+from selfish_rnn.engine.inference.next_word import choose
+from selfish_rnn.errors import UserError, shown
 from selfish_rnn.experiment.model_settings import Section
-from selfish_rnn.experiment.settings import Count, Experiment
+from selfish_rnn.experiment.settings import LARGEST_SEED, Count, Experiment
 from selfish_rnn.models import LanguageModel, detach
-from selfish_rnn.training.parallel.ranks import ALONE, Ranks
+from selfish_rnn.training.ranks import ALONE, Ranks
 from selfish_rnn.training.windows import batched, windows
 
 
@@ -68,3 +71,74 @@ def evaluate_splits(
         )
         for split, size in sizes.items()
     }
+
+
+def generate(
+    model: LanguageModel,
+    vocabulary: Vocabulary,
+    prompt: str,
+    *,
+    tokens: int,
+    temperature: float = 1.0,
+    top: int = 0,
+    seed: int | None = None,
+) -> str:
+    """Continue a prompt with ``tokens`` words drawn from the model; temperature 0 takes the likeliest word.
+
+    With ``top`` only so many of the likeliest words are drawn from.
+    """
+    words = vocabulary.encode(prompt)
+    words.extend(stream(model, vocabulary, prompt, tokens=tokens, temperature=temperature, top=top, seed=seed))
+    return vocabulary.join(vocabulary.decode(words))
+
+
+def stream(
+    model: LanguageModel,
+    vocabulary: Vocabulary,
+    prompt: str,
+    *,
+    tokens: int,
+    temperature: float = 1.0,
+    top: int = 0,
+    seed: int | None = None,
+) -> Iterator[int]:
+    """The ids of the words that continue a prompt, one after the other as they are drawn.
+
+    A packed or int8 model computes every word in one call of the kernels.
+    """
+    if not 0 <= temperature < math.inf:
+        raise UserError(f"temperature must be a number from 0 (the likeliest word) on, such as 0.8, got {temperature}")
+    if seed is not None and not 0 <= seed <= LARGEST_SEED:
+        raise UserError(f"seed must be a number from 0 to {LARGEST_SEED}, got {shown(seed)}")
+    generator = torch.Generator()
+    if seed is None:
+        generator.seed()
+    else:
+        generator.manual_seed(seed)
+    scores_after = _reader(model)
+    pending = [vocabulary.eos_id, *vocabulary.encode(prompt)]
+    for _ in range(tokens):
+        number = float(torch.rand((), dtype=torch.float64, generator=generator))
+        scores = scores_after(pending)
+        if scores.isnan().any():
+            raise UserError("the scores of the model are no numbers: its weights are those of a run that diverged")
+        chosen = choose(scores, temperature=temperature, top=top, forbidden=vocabulary.unknown_id, number=number)
+        yield chosen
+        pending = [chosen]
+
+
+def _reader(model: LanguageModel) -> Callable[[Sequence[int]], Tensor]:
+    """A function that reads words and gives the scores of what follows; it remembers what it has read."""
+    step = model.next_word()
+    if step is not None:
+        return lambda words: [step(word) for word in words][-1]
+    device, state = next(model.parameters()).device, model.initial_state(1)
+
+    @torch.no_grad()
+    def read(words: Sequence[int]) -> Tensor:
+        nonlocal state
+        scores, state = model(torch.tensor(words, device=device).view(-1, 1), state)
+        last: Tensor = scores[-1, 0]
+        return last
+
+    return read

@@ -17,10 +17,17 @@ from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import detach
 from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
 from selfish_rnn.optim import AveragedSGD
-from selfish_rnn.sparsifier.ranks import refuse_parted_ranks
+from selfish_rnn.sparsifier.distributed import refuse_parted_ranks
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.system import give_back_freed_memory, giving_back_freed_memory
-from selfish_rnn.training.build import build_network, planned_rewirings
+from selfish_rnn.training.build import (
+    AdditionalAverages,
+    LearningRate,
+    build_network,
+    build_optimizer,
+    learned_loss,
+    planned_rewirings,
+)
 from selfish_rnn.training.evaluation import evaluate, perplexity
 from selfish_rnn.training.metrics import (
     AverageRecord,
@@ -33,8 +40,7 @@ from selfish_rnn.training.metrics import (
     spoilt_gradient,
     spoilt_weight,
 )
-from selfish_rnn.training.optimizers import AdditionalAverages, LearningRate, build_optimizer, learned_loss
-from selfish_rnn.training.parallel import BatchParts, Ranks
+from selfish_rnn.training.ranks import BatchParts, Ranks
 from selfish_rnn.training.saved_weights import (
     load_portable_optimizer,
     load_portable_weights,
@@ -52,7 +58,7 @@ class Trainer:
 
     After every epoch: validate on the averages (if there are any), tell of the best model, rewire the raw weights.
     Listeners are told in the order they are given. Processes of one ``torch.distributed`` group train one model
-    together, each on its columns of the batches (:class:`~selfish_rnn.training.parallel.BatchParts`): they call
+    together, each on its columns of the batches (:class:`~selfish_rnn.training.ranks.BatchParts`): they call
     :meth:`run` and :meth:`state_dict` together, and have the same weights after every update.
     """
 

@@ -12,11 +12,12 @@ from collections.abc import Collection, Mapping
 from torch import nn
 
 from selfish_rnn.analysis.distance.activations import Data
-from selfish_rnn.analysis.distance.alignment import Alignment, align
-from selfish_rnn.analysis.distance.matching import Matching
 from selfish_rnn.analysis.distance.measure import (
+    Alignment,
+    Matching,
     MatrixDistance,
     TopologyDistance,
+    align,
     compare_pairs,
     compare_topologies,
     matrix_distance,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from selfish_rnn.analysis.watching import first_tensor, watched
+from selfish_rnn.analysis.networks import first_tensor, watched
 from selfish_rnn.engine import PackedLinear
 from selfish_rnn.engine.modules.recurrent import PackedRecurrent
 from selfish_rnn.models import LanguageModel, State

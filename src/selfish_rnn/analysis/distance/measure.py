@@ -1,18 +1,252 @@
-"""The distance between two topologies: a graph edit distance from 0, the same, to 1, nothing in common."""
+"""Topological distance: alignment of units, matching and measurement."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
-from selfish_rnn.analysis.distance.alignment import Alignment, MatrixAlignment
-from selfish_rnn.analysis.distance.matching import Partners, UnitMatch
+from selfish_rnn.analysis.distance.activations import LINEAR, Activations, Data, Layer, Observer
+from selfish_rnn.analysis.networks import WeightMatrix, weight_matrices
+from selfish_rnn.engine import PackedEmbedding
 from selfish_rnn.text import aligned
 from selfish_rnn.topology import GateLayout, Topology
 from selfish_rnn.topology.sampling import contains
+
+FIXED = ""
+"""In place of a group of units: rows or columns that mean the same in both networks, such as words."""
+
+_RECURRENT = re.compile("hh|recurrent|hidden")
+_OF_LAYER = re.compile(r"_l\d+(_reverse)?$")
+
+
+@dataclass(frozen=True)
+class MatrixAlignment:
+    """For each row and each column of a matrix of the first network the one of the second it is compared with.
+
+    ``None`` leaves them as they are. ``rows_by`` and ``columns_by`` say by which units they were matched.
+    """
+
+    rows: Partners | None = None
+    columns: Partners | None = None
+    rows_by: str = FIXED
+    columns_by: str = FIXED
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How two networks correspond: an alignment for each matrix, and the matches of units behind it."""
+
+    matrices: Mapping[str, MatrixAlignment] = field(default_factory=dict)
+    matches: Mapping[str, UnitMatch] = field(default_factory=dict)
+    matching: str = "none"
+
+
+def align(
+    first: nn.Module,
+    second: nn.Module,
+    data: Data,
+    *,
+    matching: Matching = "semi",
+    samples: int = 10_000,
+    readouts: Collection[str] | None = None,
+) -> Alignment:
+    """Match the units of two networks of the same shape by their activations on the same data.
+
+    For ``data``, ``samples`` and ``readouts`` see :func:`~selfish_rnn.analysis.distance.topology_distance`.
+    """
+    if matching not in ("semi", "one-to-one"):
+        raise ValueError(f"matching must be 'semi' or 'one-to-one', got {matching!r}")
+    unknown = sorted(set(readouts or ()) - dict(first.named_modules()).keys())
+    if unknown:
+        raise ValueError(f"readouts names no module of the model: {', '.join(unknown)}")
+    seen, fixed = observe_both(first, second, data, samples, readouts)
+    matrices = weight_matrices(first)
+    sides = {name: _sides(matrix, seen[0], fixed) for name, matrix in matrices.items()}
+    used = {group for rows, columns in sides.values() for group in (*rows, *columns) if group != FIXED}
+    matches = {
+        group: match_units(seen[0].units.pop(group), seen[1].units.pop(group), matching) for group in sorted(used)
+    }
+    return Alignment(
+        {
+            name: MatrixAlignment(
+                _partners(rows, matrices[name].gates.sizes, matches),
+                _partners(columns, [len(matches[group].partners) for group in columns if group], matches),
+                _named(rows),
+                _named(columns),
+            )
+            for name, (rows, columns) in sides.items()
+        },
+        matches,
+        matching,
+    )
+
+
+def observe_both(
+    first: nn.Module, second: nn.Module, data: Data, samples: int, readouts: Collection[str] | None
+) -> tuple[tuple[Activations, Activations], Collection[str]]:
+    """The activations of two networks on the same data, at most so many samples of each unit, and the read-outs."""
+    batches = [data] if isinstance(data, (torch.Tensor, PackedSequence)) else data
+    with Observer(first, samples, readouts) as one, Observer(second, samples, readouts) as other:
+        for batch in batches:
+            one.run(batch)
+            other.run(batch)
+            if one.enough:
+                break
+    seen = one.activations(), other.activations()
+    shapes = [{name: tuple(units.shape) for name, units in each.units.items()} for each in seen]
+    if not shapes[0]:
+        raise ValueError("there is no data: not one batch")
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"the networks are not of the same shape: their layers have units {shapes[0]} and {shapes[1]}")
+    return seen, one.readouts
+
+
+def _sides(
+    matrix: WeightMatrix, seen: Activations, readouts: Collection[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """By which groups of units the gates in the rows of a matrix, and its columns, are matched."""
+    suffix = _OF_LAYER.search(matrix.local)
+    layer = seen.layers.get((matrix.owner, suffix.group() if suffix else ""), Layer((), FIXED))
+    width = matrix.size // matrix.shape[0]
+    leaving = layer.leaving if layer.leaving in seen.units else FIXED
+    if isinstance(matrix.module, (nn.Embedding, PackedEmbedding)):
+        return (FIXED,) * len(matrix.gates), (leaving,)
+    readout = isinstance(matrix.module, LINEAR) and bool(set(matrix.owners) & set(readouts))
+    units = seen.units[leaving].shape[1] if leaving else 0
+    # A gate of another size has no row per unit: ON-LSTM's master gates have one for each chunk of units in order.
+    rows = tuple(leaving if size == units and not readout else FIXED for size in matrix.gates.sizes)
+    return rows, _columns(matrix, layer.entering, leaving, units, width, seen)
+
+
+def _columns(
+    matrix: WeightMatrix, entering: tuple[str, ...], leaving: str, units: int, width: int, seen: Activations
+) -> tuple[str, ...]:
+    entered = sum(seen.units[group].shape[1] for group in entering)
+    recurrent = _RECURRENT.search(matrix.local) is not None and not isinstance(matrix.module, LINEAR)
+    if recurrent and width == units:
+        return (leaving,)
+    if width == entered:
+        return entering
+    if width == units and not isinstance(matrix.module, LINEAR):
+        return (leaving,)
+    return (*entering, leaving) if leaving and width == entered + units else (FIXED,)
+
+
+def _partners(groups: tuple[str, ...], sizes: Iterable[int], matches: Mapping[str, UnitMatch]) -> Partners | None:
+    """Rows, or columns, of the second network: in each block the partners of the units it belongs to."""
+    if not any(groups):
+        return None
+    blocks, start = list[Partners](), 0
+    for group, size in zip(groups, sizes, strict=True):
+        blocks.append(start + (matches[group].partners if group else np.arange(size)))
+        start += size
+    return np.concatenate(blocks)
+
+
+def _named(groups: tuple[str, ...]) -> str:
+    return " + ".join(dict.fromkeys(group for group in groups if group))
+
+
+Matching = Literal["semi", "one-to-one"]
+Partners = npt.NDArray[np.int64]
+Correlations = npt.NDArray[np.float64]
+
+SAMPLES_AT_ONCE = 1024
+"""Rows of activations that are in double precision at one time."""
+
+ROUNDING = 1e-6
+"""A unit that varies less than this share of the largest activations of its layer does not change: it is rounding.
+
+The last chunk of an untrained ON-LSTM is an example: its master input gate is 0 but for the last digit.
+"""
+
+PREFERENCE = 1e-9
+"""Added to the correlation of units of the same number: it decides between equals and for units that never change."""
+
+
+@dataclass(frozen=True)
+class UnitMatch:
+    """For each unit of a layer of the first network its partner in the second, and their mean correlation."""
+
+    partners: Partners
+    correlation: float
+
+
+def match_units(first: Tensor, second: Tensor, matching: Matching) -> UnitMatch:
+    """Match units by their activations, samples x units.
+
+    ``"semi"`` (Li et al. 2016): each unit of the first network takes the unit of the second it correlates with most;
+    several may take the same. ``"one-to-one"``: the pairing with the largest sum of correlations. A unit that never
+    changes correlates with nothing, 0; equals are decided in favour of the same number.
+    """
+    if torch.equal(first, second):  # such as the features of the data themselves
+        return UnitMatch(np.arange(first.shape[1]), 1.0)
+    correlations = correlation(first, second)
+    partners = partners_by(correlations, matching)
+    return UnitMatch(partners, float(correlations[np.arange(len(partners)), partners].mean()))
+
+
+def partners_by(scores: Correlations, matching: Matching) -> Partners:
+    """For each row the column it is matched with: its largest, or that of the best one-to-one assignment."""
+    preferring = scores + PREFERENCE * np.eye(*scores.shape)
+    if matching == "semi":
+        best: Partners = preferring.argmax(axis=1)
+        return best
+    if matching != "one-to-one":
+        raise ValueError(f"matching must be 'semi' or 'one-to-one', got {matching!r}")
+    try:
+        from scipy.optimize import linear_sum_assignment
+    except ImportError as error:
+        raise RuntimeError("one-to-one matching needs scipy: pip install 'selfish-rnn[analysis]'") from error
+    partners: Partners = linear_sum_assignment(preferring, maximize=True)[1]
+    return partners
+
+
+def correlation(first: Tensor, second: Tensor) -> Correlations:
+    """Pearson's correlation over samples of every unit of ``first`` with every unit of ``second``.
+
+        r_ij = Σ_s (a_si - ā_i)(b_sj - b̄_j) / (|a_i - ā_i| |b_j - b̄_j|)
+
+    Both are samples x units. Sums are in double precision, over pieces, so that no second copy of the activations is
+    made.
+    """
+    if first.ndim != 2 or first.shape != second.shape:
+        raise ValueError(f"activations must be samples x units of one shape, got {first.shape} and {second.shape}")
+    means = [_mean(each) for each in (first, second)]
+    products = torch.zeros(first.shape[1], second.shape[1], dtype=torch.float64)
+    squares = [torch.zeros(first.shape[1], dtype=torch.float64) for _ in means]
+    for piece in zip(_pieces(first), _pieces(second), strict=True):
+        centred = [part.double() - mean for part, mean in zip(piece, means, strict=True)]
+        products.addmm_(centred[0].t(), centred[1])
+        for total, part in zip(squares, centred, strict=True):
+            total += part.square().sum(0)
+    for axis, (square, mean) in enumerate(zip(squares, means, strict=True)):
+        largest = (square + len(first) * mean.square()).max()
+        changes = square > ROUNDING**2 * largest
+        scale = torch.where(changes, square, torch.inf).rsqrt_()
+        products *= scale.unsqueeze(1 - axis)
+    if not torch.isfinite(products).all():
+        raise ValueError("the activations are not all finite numbers")
+    return products.clamp_(-1, 1).numpy()
+
+
+def _mean(activations: Tensor) -> Tensor:
+    total = torch.zeros(activations.shape[1], dtype=torch.float64)
+    for piece in _pieces(activations):
+        total += piece.double().sum(0)
+    return total / len(activations)
+
+
+def _pieces(activations: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(activations, SAMPLES_AT_ONCE)
 
 
 @dataclass(frozen=True)

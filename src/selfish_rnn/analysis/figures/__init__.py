@@ -23,9 +23,9 @@ from selfish_rnn.analysis.figures.sensitivity import (
     pruning_comparison,
     sparsity_sensitivity,
 )
+from selfish_rnn.analysis.figures.style import save
 from selfish_rnn.analysis.figures.topology import degree_distributions, density_maps
 from selfish_rnn.analysis.figures.tradeoff import RatioLine, RatioPanel, ratios_against_sparsity
-from selfish_rnn.analysis.style import save
 
 __all__ = [
     "CostedNetwork",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from selfish_rnn.analysis.style import MARKERS, PAGE, colour, legend_below, new_figure, styled
+from selfish_rnn.analysis.figures.style import MARKERS, PAGE, colour, legend_below, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

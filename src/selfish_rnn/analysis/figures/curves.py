@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from selfish_rnn.analysis.names import short_names
+from selfish_rnn.analysis.figures.style import DASHES, GREY, MARKERS, colour, legend_below, line_look, one_panel, styled
+from selfish_rnn.analysis.networks import short_names
 from selfish_rnn.analysis.records import RunRecord
-from selfish_rnn.analysis.style import DASHES, GREY, MARKERS, colour, legend_below, line_look, one_panel, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from selfish_rnn.analysis.names import short_names
-from selfish_rnn.analysis.style import COLUMN, DASHES, GREY, PAGE, colour, legend_below, new_figure, styled
+from selfish_rnn.analysis.figures.style import COLUMN, DASHES, GREY, PAGE, colour, legend_below, new_figure, styled
+from selfish_rnn.analysis.networks import short_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

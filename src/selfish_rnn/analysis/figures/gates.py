@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from selfish_rnn.analysis.figures.style import COLOURS, COLUMN, GREY, PAGE, legend_below, new_figure, styled
 from selfish_rnn.analysis.gates import with_gates
-from selfish_rnn.analysis.names import gate_name, short_names
+from selfish_rnn.analysis.networks import gate_name, short_names
 from selfish_rnn.analysis.records import Densities, RunRecord
-from selfish_rnn.analysis.style import COLOURS, COLUMN, GREY, PAGE, legend_below, new_figure, styled
 from selfish_rnn.topology.gates import WHOLE
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from selfish_rnn.analysis.figures.style import MARKERS, colour, legend_below, one_panel, styled
 from selfish_rnn.analysis.records import RunRecord
-from selfish_rnn.analysis.style import MARKERS, colour, legend_below, one_panel, styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from selfish_rnn.analysis.connectivity import degree_shares, density_map
-from selfish_rnn.analysis.names import gate_name, short_names
-from selfish_rnn.analysis.style import COLUMN, GREY, PAGE, colour, legend_below, new_figure, styled
+from selfish_rnn.analysis.figures.style import COLUMN, GREY, PAGE, colour, legend_below, new_figure, styled
+from selfish_rnn.analysis.networks import gate_name, short_names
 from selfish_rnn.topology import Topology
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from selfish_rnn.analysis.style import GREY, MARKERS, PAGE, colour, new_figure, styled
+from selfish_rnn.analysis.figures.style import GREY, MARKERS, PAGE, colour, new_figure, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from selfish_rnn.analysis.networks import WeightMatrix, weight_matrices
-from selfish_rnn.analysis.watching import first_tensor, watched
+from selfish_rnn.analysis.networks import WeightMatrix, first_tensor, watched, weight_matrices
 from selfish_rnn.engine import PackedEmbedding
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.text import aligned

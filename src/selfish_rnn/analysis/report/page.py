@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from selfish_rnn import __version__
+from selfish_rnn.analysis.figures.style import COLOURS
 from selfish_rnn.analysis.records import RunRecord, section_name
 from selfish_rnn.analysis.report import sections
 from selfish_rnn.analysis.report.comparison import Group, compare
-from selfish_rnn.analysis.report.drawn import series, topology_pictures
-from selfish_rnn.analysis.report.gates import gates
 from selfish_rnn.analysis.report.markup import Markup, tag, together
-from selfish_rnn.analysis.style import COLOURS
+from selfish_rnn.analysis.report.sections import gates, series, topology_pictures
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import write_atomically
 from selfish_rnn.text import counted, printable

@@ -1,19 +1,185 @@
-"""The parts of the page that are words and tables."""
+"""Sections of a report: gates, curves and tables of runs."""
 
 from __future__ import annotations
 
+import base64
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from selfish_rnn.analysis.connectivity import degree_shares, density_map
 from selfish_rnn.analysis.flops.training import TrainingFlops, run_flops
-from selfish_rnn.analysis.records import RunRecord
-from selfish_rnn.analysis.report.commands import command_of
-from selfish_rnn.analysis.report.comparison import ASIDE, Comparison, Group, differing
+from selfish_rnn.analysis.gates import with_gates
+from selfish_rnn.analysis.networks import gate_name, short_names
+from selfish_rnn.analysis.records import Densities, EpochRecord, RunRecord
+from selfish_rnn.analysis.report.comparison import ASIDE, Comparison, Group, command_of, differing
 from selfish_rnn.analysis.report.markup import NOTHING, Cell, Markup, duration, number, table, tag, together
 from selfish_rnn.experiment.comparison import flat
 from selfish_rnn.runs.run import Run
 from selfish_rnn.text import spread
+from selfish_rnn.topology import Topology
+from selfish_rnn.topology.gates import WHOLE
+
+POINTS = 40
+"""Most points of a small curve."""
+
+
+def gates(groups: Sequence[Group], swatch: Colour) -> Markup | None:
+    """A table for each matrix with gates; nothing if there is none."""
+    names = list(dict.fromkeys(name for group in groups for name in with_gates(_last(group))))
+    if not names:
+        return None
+    about = tag(
+        "p",
+        "Density of every gate at the end, averaged over seeds, with its course since the first epoch. ",
+        tag("span", "denser", class_="denser"),
+        " or ",
+        tag("span", "sparser", class_="sparser"),
+        " than the whole matrix.",
+    )
+    tables = [_matrix(name, short, groups, swatch) for name, short in zip(names, short_names(names), strict=True)]
+    return section("gates", "Gates", about, tag("div", *tables, class_="matrices"))
+
+
+def _last(group: Group) -> Densities:
+    """The densities at the end of a group's first run."""
+    return group.runs[0].epochs[-1].density
+
+
+def _matrix(name: str, short: str, groups: Sequence[Group], swatch: Colour) -> Markup:
+    having = [group for group in groups if name in _last(group)]
+    kinds = list(dict.fromkeys(gate for group in having for gate in _last(group)[name] if gate != WHOLE))
+    rows = [
+        [together(swatch(group), group.label), *(_density(group, name, gate) for gate in kinds)] for group in having
+    ]
+    caption = short if short == name else f"{short} ({name})"
+    return table(["setting", *(gate_name(gate) for gate in kinds)], rows, caption=caption)
+
+
+def _density(group: Group, name: str, gate: str) -> Cell:
+    if gate not in _last(group)[name]:  # of another cell
+        return Cell(NOTHING)
+    ends = [run.epochs[-1].density[name] for run in group.runs if gate in run.epochs[-1].density.get(name, {})]
+    density = statistics.fmean(end[gate] for end in ends)
+    whole = statistics.fmean(end[WHOLE] for end in ends)
+    course = [epoch.density[name][gate] for epoch in group.runs[0].epochs]
+    # How far from the whole matrix, half of it being as far as the colour goes.
+    strength = min(1.0, abs(density - whole) / (0.5 * whole)) if whole else 0.0
+    content = tag(
+        "span",
+        f"{density:.3f}",
+        _sparkline(course, whole),
+        class_="gate " + ("denser" if density > whole else "sparser"),
+        style=f"--strength:{45 * strength:.0f}%",
+    )
+    return Cell(content, density)
+
+
+def _sparkline(course: Sequence[float], whole: float) -> Markup:
+    """From 40 % to 160 % of the density of the whole matrix, which is the line through the middle."""
+    step = max(1, -(-len(course) // POINTS))
+    shown = [*course[:-1:step], course[-1]]
+    points = " ".join(
+        f"{60 * index / max(1, len(shown) - 1):.1f},{_height(value / whole if whole else 1.0):.1f}"
+        for index, value in enumerate(shown)
+    )
+    inner = together(tag("line", x1=0, x2=60, y1=8, y2=8), tag("polyline", points=points))
+    return tag("svg", inner, viewBox="-1 -1 62 18", class_="spark", aria_hidden="true")
+
+
+def _height(times: float) -> float:
+    return 16 * min(1.0, max(0.0, (1.6 - times) / 1.2))
+
+
+MEASURES: dict[str, tuple[str, bool, Callable[[EpochRecord], float]]] = {
+    "valid": ("validation perplexity", True, lambda epoch: epoch.valid_perplexity),
+    "train": ("training perplexity", True, lambda epoch: epoch.train_perplexity),
+    "above": ("share of weights above 0.1", False, lambda epoch: _share_above(epoch)),
+    "sparsity": ("sparsity", False, lambda epoch: epoch.sparsity),
+    "prune": ("prune rate", False, lambda epoch: epoch.prune_rate),
+    "rate": ("learning rate", False, lambda epoch: epoch.learning_rate),
+}
+"""What can be followed over the epochs: its name, whether its axis is logarithmic, and how an epoch tells of it."""
+
+BINS = 24
+"""Places of a density map along each side, and about as many bins of a distribution."""
+
+
+def series(comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    """Every run with its series, and the groups they belong to."""
+    groups = [group for comparison in comparisons for group in comparison.groups]
+    runs = [(number, run) for number, group in enumerate(groups) for run in group.runs]
+    return {
+        "measures": [{"key": key, "label": label, "log": log} for key, (label, log, _) in MEASURES.items()],
+        "groups": [group.label for group in groups],
+        "runs": [
+            {
+                "name": run.name,
+                "group": number,
+                "epoch": [epoch.epoch for epoch in run.epochs],
+                "minutes": [_number(epoch.seconds / 60) for epoch in run.epochs],
+                "averaging": run.averaging_starts,
+                "restarts": run.restarts,
+                **{key: [_number(of(epoch)) for epoch in run.epochs] for key, (_, _, of) in MEASURES.items()},
+            }
+            for number, run in runs
+        ],
+    }
+
+
+def topology_pictures(record: RunRecord, topologies: Mapping[str, Topology]) -> dict[str, Any]:
+    """Of each matrix a density map of every gate as bytes, and how many weights its units have."""
+    return {
+        "run": record.name,
+        "matrices": [
+            {
+                "name": name,
+                "short": short,
+                "gates": [_map(topology, gate) for gate in topology.gates.names],
+                "received": _degrees(topology, sent=False),
+                "sent": _degrees(topology, sent=True),
+            }
+            for (name, topology), short in zip(topologies.items(), short_names(list(topologies)), strict=True)
+        ],
+    }
+
+
+def _map(topology: Topology, gate: str) -> dict[str, Any]:
+    found = density_map(topology, gate, BINS)
+    pixels = np.round(255 * found).astype(np.uint8)
+    return {
+        "name": gate_name(gate),
+        "rows": pixels.shape[0],
+        "columns": pixels.shape[1],
+        "pixels": base64.b64encode(pixels.tobytes()).decode(),
+    }
+
+
+def _degrees(topology: Topology, *, sent: bool) -> dict[str, Any]:
+    shares = degree_shares(topology, sent=sent, bins=BINS)
+    return {
+        "from": float(shares.edges[0]),
+        "step": float(shares.edges[1] - shares.edges[0]),
+        "gates": [_rounded(found) for found in shares.gates.values()],
+        "random": _rounded(shares.random),
+    }
+
+
+def _share_above(epoch: EpochRecord) -> float:
+    return sum(epoch.weights_above.values()) / epoch.active_weights if epoch.active_weights else math.nan
+
+
+def _rounded(values: Any) -> list[float]:
+    return [round(float(value), 4) for value in values]
+
+
+def _number(value: float) -> float | None:
+    """Six digits are more than a screen shows; JSON knows neither NaN nor infinity."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
 
 Colour = Callable[[Group], Markup]
 

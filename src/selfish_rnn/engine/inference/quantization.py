@@ -7,10 +7,9 @@ from typing import Literal, TypeVar
 
 from torch import nn
 
-from selfish_rnn.engine.conversions.replaced import mark_replaced
 from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight, rounded
 from selfish_rnn.engine.packed_weight import PackedWeight, packed_weights
-from selfish_rnn.engine.packing import modules_left, pack, sparsifiers
+from selfish_rnn.engine.packing import mark_replaced, modules_left, pack, sparsifiers
 from selfish_rnn.engine.registry import put_quantized, replace_modules
 
 Model = TypeVar("Model", bound=nn.Module)

@@ -14,7 +14,7 @@ from selfish_rnn.engine import library
 from selfish_rnn.engine.index import Known
 from selfish_rnn.engine.inference import targets
 from selfish_rnn.engine.library import address
-from selfish_rnn.engine.parameters.read_only import read_only
+from selfish_rnn.engine.parameters import read_only
 from selfish_rnn.topology import Topology
 
 MOST_COLUMNS = 65535

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from selfish_rnn.engine.modules.basic import PackedCells, random_weight
 from selfish_rnn.engine.modules.layers import run_window
-from selfish_rnn.engine.modules.parameters import PackedCells, random_weight
 from selfish_rnn.engine.operators.recurrent import GATES
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.registry import register_packed

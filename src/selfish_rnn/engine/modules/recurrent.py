@@ -14,9 +14,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from selfish_rnn.engine.dense_gradients import is_collecting
 from selfish_rnn.engine.functional import drop_weights
+from selfish_rnn.engine.modules.basic import PackedCells, random_weight
 from selfish_rnn.engine.modules.cells import Elman
 from selfish_rnn.engine.modules.layers import Layer, over_sequences, over_window, projected_lstm, run_window
-from selfish_rnn.engine.modules.parameters import PackedCells, random_weight
 from selfish_rnn.engine.operators.recurrent import GATES
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.registry import register_packed

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from selfish_rnn.engine import library
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.index import Contents, check_count, contents
-from selfish_rnn.engine.parameters.packed_values import PackedValues
+from selfish_rnn.engine.parameters import PackedValues
 
 
 def operator(name: str) -> Callable[[Callable[..., Any]], Any]:

@@ -11,9 +11,9 @@ from torch.nn import functional
 
 from selfish_rnn.engine import PackedWeight, QuantizedWeight, register_packed
 from selfish_rnn.engine.functional import linear
-from selfish_rnn.engine.modules.parameters import reset_uniform
+from selfish_rnn.engine.modules.basic import reset_uniform
 from selfish_rnn.engine.operators.highway import highway_window
-from selfish_rnn.sparsifier.registry import register_cell
+from selfish_rnn.sparsifier.selection import register_cell
 from selfish_rnn.topology.gates import GateLayout
 
 HIGHWAY_GATES = ("nonlinear", "transform")

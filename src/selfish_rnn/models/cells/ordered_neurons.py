@@ -11,11 +11,11 @@ from torch.nn import functional
 
 from selfish_rnn.engine import PackedWeight, QuantizedWeight, register_packed
 from selfish_rnn.engine.functional import drop_weights, linear
-from selfish_rnn.engine.modules.parameters import reset_uniform
+from selfish_rnn.engine.modules.basic import reset_uniform
 from selfish_rnn.engine.operators.ordered_neurons import ordered_window
 from selfish_rnn.errors import UserError
 from selfish_rnn.models.regularisers import weight_drop
-from selfish_rnn.sparsifier.registry import register_cell
+from selfish_rnn.sparsifier.selection import register_cell
 from selfish_rnn.topology.gates import GateLayout
 
 ORDERED_NEURONS_GATES = ("master_input", "master_forget", "output", "candidate", "input", "forget")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from selfish_rnn.engine import PackedLSTM, register_packed
-from selfish_rnn.engine.modules.parameters import give_parameters
+from selfish_rnn.engine.modules.basic import give_parameters
 from selfish_rnn.models.regularisers import weight_drop
 
 

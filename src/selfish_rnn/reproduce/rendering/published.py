@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from selfish_rnn.analysis import figures
-from selfish_rnn.analysis.style import save_svg
+from selfish_rnn.analysis.figures.style import save_svg
 from selfish_rnn.files import read_json, write_atomically
 from selfish_rnn.reproduce.case import Case
 from selfish_rnn.reproduce.paper import ITEMS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from selfish_rnn.sparsifier.intrinsic import ISS
+from selfish_rnn.sparsifier.iss import ISS
 from selfish_rnn.topology import DENSE, METHODS, Method
 
 SMALL_DENSE = DENSE.replace(
@@ -18,7 +18,7 @@ class ConfiguredMethod:
     """A method that can be configured: a composition of parts, or a dense network under something else.
 
     ``group_lasso``: a penalty in the loss lets whole units die
-    (:class:`~selfish_rnn.sparsifier.intrinsic.IntrinsicSparseStructures`). ``smaller_model``: the model is made smaller
+    (:class:`~selfish_rnn.sparsifier.iss.IntrinsicSparseStructures`). ``smaller_model``: the model is made smaller
     before it is trained (:func:`~selfish_rnn.experiment.small_dense.small_dense`).
     """
 

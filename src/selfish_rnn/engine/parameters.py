@@ -1,19 +1,18 @@
-"""The parameter of a packed weight, which carries the order of its values and refuses to be mixed with another order.
-
-A rewiring changes the order of the values, so arithmetic between the values of two topologies is meaningless: an
-average by ``zip(parameters())`` would blend unrelated positions. The parameter stays an ``nn.Parameter`` with torch's
-fast paths. Tensors derived from it outside a graph (``data``, ``detach()``, ``clone()``) carry the order along.
-"""
+"""Parameters of packed weights, and checks of the optimizers that hold them."""
 
 from __future__ import annotations
 
 import functools
+import warnings
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils import _python_dispatch
 
 
@@ -231,3 +230,105 @@ for _name in (
     *("add", "div", "lerp", "mul", "multiply", "sub", "subtract"),
 ):
     setattr(PackedValues, _name, _out_of_place(_name))
+
+
+class ReadOnlyMatrix(DerivedTensor):
+    """A copy that refuses changes, because they would be lost."""
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run a function of torch; refuse one that writes into the copy. Views of it are read-only, too."""
+        kwargs = kwargs or {}
+        name = str(getattr(function, "__name__", ""))
+        outputs = kwargs.get("out", ())
+        changed = [*args[:1]] if _writes(name) else []
+        changed += outputs if isinstance(outputs, list | tuple) else [outputs]
+        if any(isinstance(tensor, ReadOnlyMatrix) for tensor in changed):
+            raise RuntimeError(  # a TypeError would let Python try another operator for +=
+                f"{name} would change `data` of a packed or int8 weight, which is a dense copy: change the existing "
+                "weights by weight.values, or all by weight.assign(positions, values), or initialize before packing"
+            )
+        with torch._C.DisableTorchFunctionSubclass():
+            memory = next(each for each in (*args, *kwargs.values()) if isinstance(each, ReadOnlyMatrix))
+            return _protected(function(*args, **kwargs), memory.untyped_storage().data_ptr())
+
+
+def read_only(matrix: Tensor) -> Tensor:
+    """Return a matrix that refuses to be changed."""
+    return matrix.detach().as_subclass(ReadOnlyMatrix)
+
+
+_HARMLESS = frozenset({"detach_", "requires_grad_", "share_memory_"})
+
+
+def _writes(name: str) -> bool:
+    return name == "__setitem__" or (name.endswith("_") and not name.endswith("__") and name not in _HARMLESS)
+
+
+def _protected(result: Any, memory: int) -> Any:
+    """Make read-only what lies in this memory."""
+    if isinstance(result, numpy.ndarray) and result.ctypes.data:
+        result.flags.writeable = False
+    if isinstance(result, list | tuple) and any(isinstance(each, Tensor) for each in result):
+        protected = [_protected(each, memory) for each in result]
+        return type(result)(protected) if type(result) in (list, tuple) else result
+    if type(result) is Tensor and result.layout is torch.strided and result.untyped_storage().data_ptr() == memory:
+        return read_only(result)
+    return result
+
+
+_seen: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+_train_packed: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+_train_whole_matrices: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+
+
+def _check_groups(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    """Warn once, before the first step of an optimizer."""
+    if optimizer in _seen:
+        return
+    _seen.add(optimizer)
+    packed = [group for group in optimizer.param_groups if _packed_count(group)]
+    if packed:
+        _warn_about_decay(optimizer, packed)
+    _warn_about_whole_matrices(optimizer, packed)
+
+
+def _packed_count(group: Mapping[str, Any]) -> int:
+    return sum(isinstance(parameter, PackedValues) for parameter in group["params"])
+
+
+def _warn_about_decay(optimizer: Optimizer, packed: list[dict[str, Any]]) -> None:
+    decayed = [group for group in optimizer.param_groups if float(group.get("weight_decay", 0)) > 0]
+    if decayed and not any(group in packed for group in decayed):
+        warnings.warn(
+            f"{type(optimizer).__name__} decays other parameters, but no weight of the "
+            f"{sum(map(_packed_count, packed))} packed matrices, which are in groups with weight_decay=0. Code that "
+            "sorts parameters by ndim takes packed weights for biases, since their values are one-dimensional: sort "
+            "by selfish_rnn.is_matrix(parameter)",
+            stacklevel=4,
+        )
+
+
+def _warn_about_whole_matrices(optimizer: Optimizer, packed: list[dict[str, Any]]) -> None:
+    """Warn if the usual split by dimensions keeps packed weights from Muon."""
+    whole = [group for group in optimizer.param_groups if group.get("use_muon", _is_muon(optimizer))]
+    if whole and not any(map(_packed_count, whole)):
+        _train_whole_matrices.add(optimizer)
+    if packed:
+        _train_packed.add(optimizer)
+    if optimizer in _train_whole_matrices | _train_packed and _train_whole_matrices and _train_packed:
+        warnings.warn(
+            "Muon takes matrices of two dimensions and the values of packed weights are one-dimensional: they are "
+            f"trained by {' and '.join(sorted({type(each).__name__ for each in _train_packed}))}, as biases are. To "
+            "train them by Muon, keep the model masked: do not call pack",
+            stacklevel=4,
+        )
+
+
+def _is_muon(optimizer: Optimizer) -> bool:
+    return "muon" in type(optimizer).__name__.lower()
+
+
+register_optimizer_step_pre_hook(_check_groups)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:  # matplotlib is an extra
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+
 COLUMN = 3.3
 """Inches: the width of a column of a two-column paper."""
 

@@ -1,1 +1,0 @@
-"""What a sparsifier rewires (matrices), when and how much of it (plan), and by what (scores)."""

@@ -1,0 +1,434 @@
+"""Starting topologies: drawn at random, or given by masks, non-zero weights or packed weights."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from selfish_rnn.errors import nearest, shown
+from selfish_rnn.sparsifier.deferred import is_deferred
+from selfish_rnn.sparsifier.rewiring import Matrices
+from selfish_rnn.sparsifier.selection import Chosen, joined_gates, matches_name, unpackable
+from selfish_rnn.sparsifier.weights import SparseWeight, StoredWeight
+from selfish_rnn.topology import Allocation, Method, Topology
+from selfish_rnn.topology.allocation import budget
+from selfish_rnn.topology.methods import find_part
+from selfish_rnn.topology.sampling import sample
+
+GateSparsities: TypeAlias = Mapping[str, float]
+"""Sparsity of every gate of a matrix, by its name."""
+
+NamedSparsities: TypeAlias = Mapping[str, float | GateSparsities]
+"""Sparsities by patterns of names, as in ``include=``; of several patterns that match a weight the last one counts."""
+
+
+def check_sparsity(value: object, name: str = "sparsity") -> None:
+    """Raise an error unless a value is a sparsity."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, or a mapping of names to numbers, not {shown(value)}")
+    if not 0 <= float(value) < 1:
+        raise ValueError(f"{name} is the fraction of zeros, from 0 up to, not including, 1; got {value}")
+
+
+@dataclass(frozen=True)
+class WeightBudget:
+    """Number of weights in each gate of a matrix, or in the whole of it."""
+
+    chosen: Chosen
+    counts: tuple[int, ...]
+    by_gate: bool
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def stays_dense(self) -> bool:
+        return self.count == self.chosen.size
+
+    def full(self) -> WeightBudget:
+        """Return the budget of a matrix in which every position exists."""
+        return WeightBudget(self.chosen, (self.chosen.size,), False)
+
+    def random_topology(self, generator: torch.Generator) -> Topology:
+        """Draw positions uniformly from the matrix, or from each of its gates."""
+        shape, gates = self.chosen.shape, self.chosen.gates
+        if not self.by_gate:
+            return Topology.random(shape, gates, self.count, generator)
+        columns = self.chosen.size // shape[0]
+        positions = [
+            sample((stop - start) * columns, count, generator) + start * columns
+            for (_, start, stop), count in zip(gates.row_ranges(), self.counts, strict=True)
+        ]
+        return Topology(shape, gates, torch.cat(positions))
+
+
+def weight_budgets(model: nn.Module, chosen: Sequence[Chosen], sparsities: NamedSparsities) -> list[WeightBudget]:
+    """Return the budget of every weight.
+
+    Raises:
+        ValueError: a weight has no sparsity, or a pattern gives none.
+    """
+    aliases = {id(each.parameter): [each.name] for each in chosen}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        aliases.get(id(parameter), []).append(name)
+    patterns: dict[str, str] = {}
+    for pattern in sparsities:
+        if not isinstance(pattern, str):
+            raise TypeError(f"sparsity= takes patterns of names, not {shown(pattern)}")
+        matches = [
+            each.name for each in chosen if any(matches_name(pattern, name) for name in aliases[id(each.parameter)])
+        ]
+        if not matches:
+            names = [each.name for each in chosen]
+            prefixes = {".".join(name.split(".")[:length]): None for name in names for length in range(1, 9)}
+            raise ValueError(
+                f"sparsity= names {pattern!r}, which matches no sparse weight of the model"
+                f"{nearest(pattern, prefixes)}; there are {', '.join(names)}"
+            )
+        patterns.update(dict.fromkeys(matches, pattern))
+    for each in chosen:
+        if each.name not in patterns:
+            raise ValueError(
+                f'sparsity= has no pattern for {each.name}: add one, {{"{each.name}": 0}} if it is to stay dense and '
+                'count, put "*" for all others first, or leave it out with exclude='
+            )
+    for pattern in sparsities:
+        if pattern not in patterns.values():
+            raise ValueError(
+                f"the sparsity of {pattern!r} applies to no weight, because later patterns match all of its weights: "
+                "put general patterns first"
+            )
+    return [_weight_budget(each, patterns[each.name], sparsities[patterns[each.name]]) for each in chosen]
+
+
+def _weight_budget(chosen: Chosen, pattern: str, sparsity: float | GateSparsities) -> WeightBudget:
+    if not isinstance(sparsity, Mapping):
+        check_sparsity(sparsity, f"the sparsity of {pattern!r}")
+        return WeightBudget(chosen, (budget([chosen.shape], 1 - float(sparsity)),), False)
+    names = chosen.gates.names
+    if len(names) == 1:
+        raise ValueError(f"{chosen.name} has no gates: give it one sparsity, not one for {', '.join(sparsity)}")
+    differing = [name for name in sparsity if name not in names] or [name for name in names if name not in sparsity]
+    if differing:
+        raise ValueError(
+            f"the sparsities of {pattern!r} must name the gates of {chosen.name}, which are {', '.join(names)}; "
+            f"{differing[0]!r} is {'missing' if differing[0] in names else 'no gate of it'}"
+        )
+    counts = []
+    for name, rows in zip(names, chosen.gates.sizes, strict=True):
+        check_sparsity(sparsity[name], f"the sparsity of {pattern!r}, gate {name!r},")
+        counts.append(budget([(rows, chosen.size // chosen.shape[0])], 1 - float(sparsity[name])))
+    return WeightBudget(chosen, tuple(counts), True)
+
+
+MIN_SIDE = 16
+"""Fewest rows and columns of a matrix that becomes sparse by default."""
+
+_TOLERATED = 0.1
+"""Fraction of empty rows or columns up to which binding does not warn."""
+
+_SHOWN = 3
+"""Number of matrices that a warning lists."""
+
+
+class _Consequences(NamedTuple):
+    """Meaning of an empty row and of an empty column for the network."""
+
+    row: str
+    column: str
+
+
+_CONSEQUENCES: dict[type[nn.Module], _Consequences] = {
+    nn.Embedding: _Consequences("entries are zero", "dimensions are zero in every entry"),
+    nn.RNNBase: _Consequences("gates see no input", "inputs reach no gate"),
+    nn.RNNCellBase: _Consequences("gates see no input", "inputs reach no gate"),
+    nn.Module: _Consequences("outputs see no input", "units reach no output"),
+}
+"""Consequences by type of module; the first that matches counts."""
+
+
+def without_narrow(
+    model: nn.Module, chosen: Sequence[Chosen], min_side: int, existing: bool
+) -> tuple[list[Chosen], list[Chosen]]:
+    """Return the chosen weights, and apart from them those with fewer than ``min_side`` rows or columns.
+
+    All weights of a model of narrow matrices are chosen. With ``existing`` topologies a narrow matrix with zeros is.
+    """
+    if min_side < 1:
+        raise ValueError(f"min_side is a number of rows and columns, at least 1; got {min_side}")
+    joined_rows = {
+        identity: sum(gates.rows for gates in parts.values()) for parts in joined_gates(model) for identity in parts
+    }
+    wide: list[Chosen] = []
+    narrow: list[Chosen] = []
+    for each in chosen:
+        rows, columns = joined_rows.get(id(each.weight), each.shape[0]), each.size // each.shape[0]
+        is_sparse = (existing or each.stored) and _has_zeros(each)
+        (wide if min(rows, columns) >= min_side or is_sparse else narrow).append(each)
+    return (wide, narrow) if wide else (narrow, [])
+
+
+def _has_zeros(chosen: Chosen) -> bool:
+    weights = chosen.parameter
+    if chosen.stored:
+        return weights.numel() < chosen.size
+    return not (weights.is_meta or is_deferred(weights)) and int(weights.count_nonzero()) < chosen.size
+
+
+def warn_of_cut_off(
+    model: nn.Module,
+    chosen: Sequence[Chosen],
+    topologies: Sequence[Topology],
+    sparsity: float,
+    narrow: Sequence[str],
+    uniform: bool,
+) -> None:
+    """Warn if more than a tenth of the rows or columns of a matrix are empty, which cuts units off.
+
+    Recurrent matrices are left out: the input and the output of their layer still reach every unit.
+    """
+    modules = {
+        id(parameter): module
+        for module in model.modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if not (name.startswith("weight_hh") and isinstance(module, (nn.RNNBase, nn.RNNCellBase)))
+    }
+    sentences = {}
+    for each, topology in zip(chosen, topologies, strict=True):
+        module = modules.get(id(each.weight))
+        if module is not None and topology.count < each.size:
+            sentence = " and ".join(_cut_off(module, topology))
+            if sentence:
+                sentences[each.name] = f"{each.name}: {sentence}"
+    if not sentences:
+        return
+    names, hidden = [*sentences], len(sentences) - _SHOWN
+    listed = "; ".join([*sentences.values()][:_SHOWN]) + (f"; and {hidden} more matrices" if hidden > 0 else "")
+    dense = "".join(f', "{name}": 0' for name in [*names[:_SHOWN], *narrow])
+    remedies = [
+        "lower the sparsity",
+        f"leave such matrices dense with exclude={names[:_SHOWN]}",
+        f'give each its own sparsity, as in sparsity={{"*": {sparsity:g}{dense}}}',
+    ]
+    if uniform:
+        remedies.append('give narrow matrices more weights with allocation="er"')
+    warnings.warn(f"the sparse topology cuts units off: {listed}. Remedies: {'; '.join(remedies)}", stacklevel=3)
+
+
+def _cut_off(module: nn.Module, topology: Topology) -> Iterator[str]:
+    """List the empty rows and columns of a matrix, where they are too many."""
+    consequences = next(words for kind, words in _CONSEQUENCES.items() if isinstance(module, kind))
+    rows, columns = topology.shape[0], topology.size // topology.shape[0]
+    for side, size, indices, consequence in (
+        ("rows", rows, topology.positions // columns, consequences.row),
+        ("columns", columns, topology.positions % columns, consequences.column),
+    ):
+        empty = size - int(indices.bincount(minlength=size).count_nonzero())
+        if empty > _TOLERATED * size:
+            yield f"{empty:,} of {size:,} {consequence} (their {side} are empty)"
+
+
+def check_start(
+    sparsity: float | NamedSparsities | None,
+    topology: str,
+    masks: Mapping[str, Tensor] | None,
+    allocation: Allocation | str | None,
+) -> None:
+    """Validate ``sparsity``, ``topology``, ``masks`` and ``allocation``; raise an error if they conflict."""
+    if isinstance(sparsity, Mapping):
+        if allocation is not None:
+            raise ValueError(
+                "sparsity= gives the number of weights of every matrix, and so does allocation=: leave one of them out"
+            )
+    elif sparsity is not None:
+        check_sparsity(sparsity)
+    if topology not in ("random", "nonzero"):
+        raise ValueError(f'topology is "random" or "nonzero", got {topology!r}; masks go into masks=')
+    if masks is not None and topology == "nonzero":
+        raise ValueError('masks= gives a topology, and so does topology="nonzero": leave one of them out')
+
+
+def with_allocation(method: Method, allocation: Allocation | str | None) -> Method:
+    """Return a method with another allocation, if one is given."""
+    if allocation is None:
+        return method
+    if method.allocation.dense:
+        raise ValueError(
+            f"method {method.name!r} starts with every weight and divides no budget: leave allocation= out"
+        )
+    part: Allocation = find_part("allocation", allocation)
+    if part.dense:
+        raise ValueError(
+            f"allocation {part.name!r} starts with every weight, whatever the sparsity: use a method that does so, "
+            'such as method="gmp"'
+        )
+    return method.replace(allocation=part)
+
+
+def starting_topologies(
+    chosen: Sequence[Chosen],
+    matrices: Matrices,
+    method: Method,
+    sparsity: float | None,
+    budgets: Sequence[WeightBudget] | None,
+    allocation: Allocation | str | None,
+    topology: str,
+    masks: Mapping[str, Tensor] | None,
+    generator: torch.Generator,
+) -> tuple[list[Topology], bool]:
+    """The topology of every weight, and whether they are given, by masks or by the model, and not drawn.
+
+    ``budgets`` take the place of ``sparsity`` where every weight has its own.
+    """
+    if _given(chosen, topology, masks, method):
+        if budgets is not None or allocation is not None:
+            argument = "allocation=" if budgets is None else "a mapping for sparsity="
+            raise ValueError(
+                f"{argument} divides the weights over matrices without a topology; these have one: leave it out"
+            )
+        return _existing(chosen, masks, sparsity), True
+    if sparsity is None:
+        raise ValueError('sparsity= is needed, or topology="nonzero" or masks=, which have one already')
+    _warn_of_zeros(chosen)
+    if budgets is not None:
+        if method.allocation.dense:
+            budgets = [_pruned_as_a_whole(each, method).full() for each in budgets]
+        return [each.random_topology(generator) for each in budgets], False
+    counts = method.allocation.counts(matrices.shapes, 1 - sparsity)
+    return matrices.random_topologies(chosen, counts, generator), False
+
+
+def _pruned_as_a_whole(each: WeightBudget, method: Method) -> WeightBudget:
+    if each.by_gate:
+        raise ValueError(
+            f"method {method.name!r} prunes whole matrices and cannot give every gate its own sparsity: give "
+            f"{each.chosen.name} one number"
+        )
+    return each
+
+
+@torch.no_grad()
+def rescale_(parameter: Tensor, topology: Topology, density: float, budget: WeightBudget | None) -> None:
+    """Divide weights by the square root of the density of their matrix, or of what their own budget is about."""
+    if budget is not None and budget.by_gate:
+        densities = topology.gate_densities()
+        for name, start, stop in topology.gates.row_ranges():
+            parameter[start:stop].div_(math.sqrt(densities[name]))
+    else:
+        parameter.div_(math.sqrt(density if budget is None else topology.density))
+
+
+def _given(chosen: Sequence[Chosen], topology: str, masks: Mapping[str, Tensor] | None, method: Method) -> bool:
+    stored = [each.name for each in chosen if each.stored]
+    obstacle = unpackable(method)
+    if stored and obstacle is not None:
+        raise ValueError(f"{stored[0]} is packed, but {obstacle}")
+    if stored and masks is not None:
+        raise ValueError(f"{stored[0]} is packed and has its topology already: leave masks= out")
+    if stored and len(stored) < len(chosen) and topology == "random":
+        other = next(each.name for each in chosen if not each.stored)
+        raise ValueError(
+            f"{stored[0]} is packed and has a topology, {other} has none: exclude one of them, or bind with "
+            'topology="nonzero"'
+        )
+    existing = masks is not None or topology == "nonzero" or bool(stored)
+    if existing and method.prunes:
+        raise ValueError(f"method {method.name!r} starts with a dense network and takes no existing topology")
+    return existing
+
+
+def _existing(chosen: Sequence[Chosen], masks: Mapping[str, Tensor] | None, sparsity: float | None) -> list[Topology]:
+    """The topologies that masks give, or without them the weights that are not zero; of about this sparsity."""
+    topologies = []
+    for name, weight, gates in chosen:
+        if isinstance(weight, StoredWeight):
+            topologies.append(weight.sparse_weight(name, gates).topology)
+            continue
+        if masks is not None and name not in masks:
+            raise ValueError(f"masks= has the names of weights, such as {name}, not those of modules or patterns")
+        mask = weight.detach() if masks is None else masks[name]
+        if mask.shape != weight.shape:
+            raise ValueError(
+                f"the mask of {name} is of shape {tuple(mask.shape)}, the weight of shape {tuple(weight.shape)}"
+            )
+        topologies.append(Topology.from_mask(mask, gates))
+        if topologies[-1].count == 0:
+            raise ValueError(f"no weight of {name} exists: all of it is zero; exclude it, or leave one at least")
+    count, size = sum(each.count for each in topologies), sum(each.size for each in topologies)
+    found = 1 - count / size
+    if sparsity is None:
+        return topologies
+    missing = budget([each.shape for each in topologies], 1 - sparsity) - count
+    lost = ""
+    if missing > 0 and masks is None:
+        lost = (
+            f'topology="nonzero" has {count:,} weights, {missing:,} fewer than sparsity={sparsity:g} gives: weights '
+            "that are exactly zero, such as those that have just grown, are lost. The saved sparsifier has them: load "
+            "its state with load_state_dict"
+        )
+    if abs(found - sparsity) > 0.01:
+        problem = f"the existing topology has sparsity {found:.4g}, not {sparsity:g}: leave sparsity= out"
+        raise ValueError(f"{problem}; {lost}" if lost else problem)
+    if lost:
+        warnings.warn(lost, stacklevel=4)
+    return topologies
+
+
+def _warn_of_zeros(chosen: Sequence[Chosen]) -> None:
+    """Warn if a topology is drawn for a model that seems to have one; a matrix of zeros only is a way to begin."""
+    parameters = [each.weight for each in chosen if isinstance(each.weight, nn.Parameter)]
+    begun = [each for each in parameters if not (each.is_meta or is_deferred(each)) and bool(each.any())]
+    existing, size = sum(int(each.count_nonzero()) for each in begun), sum(each.numel() for each in begun)
+    if existing < size / 2:
+        warnings.warn(
+            f"only {existing:,} of the model's {size:,} weights are not zero: it seems to be sparse already, and a new "
+            'topology is drawn, which deletes most of them. To keep them bind it with topology="nonzero"',
+            stacklevel=4,
+        )
+
+
+def check_saved_pool(state: Mapping[str, Any], method: Method) -> None:
+    """Raise if a saved state is of a method with another pool, unless one of both removes nothing.
+
+    States of earlier versions do not name their pool, and none was the layer.
+    """
+    if method.removal is None:
+        return
+    pool, saved = method.pool.name, state.get("pool")
+    if "pool" not in state and method.pool.layer:
+        raise ValueError(
+            f"the saved state comes from an earlier version, in which {method.name!r} ranked each matrix by itself; "
+            'continue it with method=SELFISH.replace(pool="matrix"), or bind without loading to rank by layer'
+        )
+    if saved not in (None, pool):
+        raise ValueError(
+            f"the saved state ranks weights in pool {saved!r}, this sparsifier's method {method.name!r} in {pool!r}: "
+            f"bind with {saved!r}, as in method.replace(pool={saved!r})"
+        )
+
+
+def saved_topologies(
+    weights: Sequence[SparseWeight], masks: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]
+) -> list[Topology]:
+    """The topologies of a saved state, which must be of these weights."""
+    differing = sorted(set(masks) ^ {weight.name for weight in weights})
+    if differing:
+        raise ValueError(
+            f"the saved topology is of other weights than this model's; they differ in {differing}: bind with the "
+            "include=, exclude= and min_side= of the saved sparsifier"
+        )
+    for weight in weights:
+        if tuple(shapes[weight.name]) != weight.shape:
+            raise ValueError(
+                f"{weight.name}: the saved topology is of shape {tuple(shapes[weight.name])}, "
+                f"the matrix of shape {weight.shape}"
+            )
+    return [Topology.from_saved(masks[weight.name], weight.shape, weight.gates) for weight in weights]
