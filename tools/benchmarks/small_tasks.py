@@ -1,4 +1,4 @@
-"""Compare sparse training methods on six small tasks that are not language models.
+"""Compare sparse training methods on five small tasks that are not language models.
 
     python tools/benchmarks/small_tasks.py results/small-tasks/runs.jsonl            # finished runs are skipped
     python tools/benchmarks/small_tasks.py results/small-tasks/runs.jsonl --table    # print the tables, train nothing
