@@ -35,11 +35,11 @@ MOST_LISTED = 40
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Put the pages that the navigation does not name at the end of the guides."""
+    """Add the pages that the navigation does not name to the how-to guides."""
     listed = set(_named(config.nav or []))
     docs = Path(config.docs_dir)
     others = [page for page in sorted(docs.glob("*.md")) if page.name not in listed]
-    guides: list[Any] = next((entry["Guides"] for entry in config.nav or [] if "Guides" in entry), [])
+    guides: list[Any] = next((entry["How-to guides"] for entry in config.nav or [] if "How-to guides" in entry), [])
     guides.extend(page.name for page in others)
     return config
 
