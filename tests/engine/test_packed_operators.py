@@ -24,6 +24,7 @@ from torch.nn import functional as dense_functional
 
 from selfish_rnn.engine import PackedWeight, available, functional, linear_cross_entropy
 from selfish_rnn.engine.dense_gradients import dense_gradient, has_collected, start_collecting, stop_collecting
+from selfish_rnn.engine.parameters import plain
 
 pytestmark = needs_kernels
 
@@ -242,7 +243,7 @@ def operator_cases() -> dict[str, tuple[Any, ...]]:
         return {}
     weight = PackedWeight.from_dense(matrix(9, 6, 0.5, 0))
     values, index = weight.values, weight.index
-    fixed = values.detach()
+    fixed = plain(values.detach())
     x = torch.randn(4, 6, generator=seeded(0), requires_grad=True)
     bias = torch.zeros(9, requires_grad=True)
     tokens = torch.tensor([[1, 8], [0, 1]])
@@ -301,7 +302,9 @@ def test_what_a_layer_keeps_does_not_hang_on_what_memory_held(cell: str, batch: 
 @pytest.mark.parametrize("batch", [8, 13])
 @pytest.mark.parametrize("cell", ["lstm", "gru", "rnn_tanh"])
 def test_the_backward_operator_of_a_layer_passes_the_checks_of_torch(cell: str, batch: int) -> None:
-    arguments = [a.detach() if isinstance(a, torch.Tensor) else a for a in layer_arguments(cell, True, batch=batch)]
+    arguments = [
+        plain(a.detach()) if isinstance(a, torch.Tensor) else a for a in layer_arguments(cell, True, batch=batch)
+    ]
     x, h, _, input_values, input_index, recurrent_values, recurrent_index, *_ = arguments
     y, h_last, c_last, *kept = torch.ops.selfish_rnn.recurrent_layer(*arguments)
     torch.library.opcheck(
