@@ -28,8 +28,8 @@ with contextlib.suppress(importlib.metadata.PackageNotFoundError):
 
 if TYPE_CHECKING:
     from selfish_rnn.analysis.distance import topology_distance
-    from selfish_rnn.analysis.flops.counting import flops
-    from selfish_rnn.analysis.gates import gate_densities
+    from selfish_rnn.analysis.flops import flops
+    from selfish_rnn.analysis.networks import gate_densities
     from selfish_rnn.engine import (
         AveragedModel,
         blend_,
@@ -83,8 +83,8 @@ __all__ = [
 
 _HOMES = {
     "analysis.distance": ("topology_distance",),
-    "analysis.flops.counting": ("flops",),
-    "analysis.gates": ("gate_densities",),
+    "analysis.flops": ("flops",),
+    "analysis.networks": ("gate_densities",),
     "engine": (
         *("AveragedModel", "blend_", "is_matrix", "load_packed", "pack", "quantize", "register_packed", "save_packed"),
         "unpack",

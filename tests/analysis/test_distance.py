@@ -13,9 +13,8 @@ from network_cases import reorder, sparse_model, sparse_tagger, sparsifier_of, t
 from torch import nn
 
 from selfish_rnn import Sparsifier, pack, register_cell, topology_distance
-from selfish_rnn.analysis.distance import align, compare_topologies, matrix_distance
-from selfish_rnn.analysis.distance.activations import Observer
-from selfish_rnn.analysis.distance.measure import units_of_rows
+from selfish_rnn.analysis.activations import Observer
+from selfish_rnn.analysis.distance import align, compare_topologies, matrix_distance, units_of_rows
 from selfish_rnn.analysis.networks import topologies_of
 from selfish_rnn.engine import available
 from selfish_rnn.models import MODELS

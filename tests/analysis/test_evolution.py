@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from selfish_rnn.analysis.distance import Alignment, compare_topologies
-from selfish_rnn.analysis.distance.measure import MatrixAlignment
-from selfish_rnn.analysis.evolution import distance_between, distance_from, exploration
+from selfish_rnn.analysis.distance import Alignment, MatrixAlignment, compare_topologies
+from selfish_rnn.analysis.topologies import distance_between, distance_from, exploration
 from selfish_rnn.runs.topologies import Moment, TopologyHistory
 from selfish_rnn.topology import SELFISH, ActiveWeights, GateLayout, Rewiring, Topology, rewire
 

@@ -15,7 +15,6 @@ import pytest
 import torch
 from made_up import GATES, MATRICES, epochs, record
 
-from selfish_rnn.analysis.connectivity import degree_shares, density_map, in_degrees, out_degrees, random_degrees
 from selfish_rnn.analysis.figures import (
     DistanceSeries,
     Estimate,
@@ -42,6 +41,7 @@ from selfish_rnn.analysis.figures import (
 from selfish_rnn.analysis.figures.style import COLUMN, PAGE, legend_below, one_panel, save_svg
 from selfish_rnn.analysis.networks import gate_name, short_names
 from selfish_rnn.analysis.records import RunRecord
+from selfish_rnn.analysis.topologies import degree_shares, density_map, in_degrees, out_degrees, random_degrees
 from selfish_rnn.errors import UserError
 from selfish_rnn.topology import GateLayout, Topology
 

@@ -13,16 +13,17 @@ from network_cases import Tagger, sparse_model, tokens
 from torch import nn
 
 from selfish_rnn import Sparsifier, flops, pack
-from selfish_rnn.analysis.flops.paper import (
+from selfish_rnn.analysis.training_flops import (
     CORPORA,
     PRINTED,
     PRINTED_DENSE,
     compare_with_paper,
     corpus_size,
+    experiment_flops,
     printed_row,
+    run_flops,
     settings_flops,
 )
-from selfish_rnn.analysis.flops.training import experiment_flops, run_flops
 from selfish_rnn.corpora import load_corpus
 from selfish_rnn.engine import available
 from selfish_rnn.errors import UserError

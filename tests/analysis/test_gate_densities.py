@@ -10,7 +10,7 @@ from network_cases import sparse_model, sparsifier_of
 from torch import nn
 
 from selfish_rnn import IntrinsicSparseStructures, Sparsifier, gate_densities
-from selfish_rnn.analysis.gates import densities_over_time, gate_deviations
+from selfish_rnn.analysis.networks import densities_over_time, gate_deviations
 from selfish_rnn.engine import available
 from selfish_rnn.models import MODELS
 from selfish_rnn.runs.folder import RunFolder

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from selfish_rnn.analysis.distance.measure import (
+from selfish_rnn.analysis.distance import (
     SAMPLES_AT_ONCE,
     correlation,
     match_units,

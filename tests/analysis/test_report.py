@@ -16,13 +16,13 @@ import yaml
 from made_up import GATES, record, settings, write_run
 from typer.testing import CliRunner
 
-from selfish_rnn.analysis.flops.training import run_flops
 from selfish_rnn.analysis.records import RunRecord, read_run
 from selfish_rnn.analysis.report import report_html, write_report
 from selfish_rnn.analysis.report.comparison import command_of, compare, outcome
 from selfish_rnn.analysis.report.markup import duration, number, tag
 from selfish_rnn.analysis.report.sections import topology_pictures
-from selfish_rnn.cli.writing import report
+from selfish_rnn.analysis.training_flops import run_flops
+from selfish_rnn.cli.analysis import report
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.presets import build_experiment, read_preset, to_yaml, with_assignments
 from selfish_rnn.topology import GateLayout, Topology

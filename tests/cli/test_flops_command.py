@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from selfish_rnn.cli.flops import flops
+from selfish_rnn.cli.analysis import flops
 from selfish_rnn.errors import UserError
 from tiny_runs import finished_run
 

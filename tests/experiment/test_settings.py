@@ -11,9 +11,8 @@ import pytest
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.comparison import changed_settings
 from selfish_rnn.experiment.methods import CONFIGURED_METHODS
-from selfish_rnn.experiment.model_settings import MODEL_SETTINGS
 from selfish_rnn.experiment.presets import build_experiment, parse, to_yaml, with_assignments
-from selfish_rnn.experiment.settings import OPTIMIZERS, AdamSettings, Experiment
+from selfish_rnn.experiment.settings import MODEL_SETTINGS, OPTIMIZERS, AdamSettings, Experiment
 from selfish_rnn.models import MODELS
 from selfish_rnn.topology import METHODS
 

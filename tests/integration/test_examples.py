@@ -97,9 +97,9 @@ def test_python_in_the_documentation_runs(
     "module",
     [
         "analysis.distance",
-        "analysis.flops.counting",
-        "analysis.flops.training",
-        "analysis.gates",
+        "analysis.flops",
+        "analysis.training_flops",
+        "analysis.networks",
         "topology.allocation",
         "topology.gates",
         "topology.methods",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from selfish_rnn import SELFISH, Sparsifier, engine
-from selfish_rnn.analysis.gates import gate_densities
+from selfish_rnn.analysis.networks import gate_densities
 from selfish_rnn.models import MODELS
 from selfish_rnn.models.cells.highway import HighwayCell
 from selfish_rnn.models.cells.ordered_neurons import OrderedNeuronsCell

@@ -14,14 +14,15 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from selfish_rnn.experiment.methods import CONFIGURED_METHODS
-from selfish_rnn.experiment.model_settings import MODEL_SETTINGS, Section
 from selfish_rnn.experiment.settings import (
     MAY_CHANGE,
+    MODEL_SETTINGS,
     OPTIMIZERS,
     Experiment,
     LearningRateDecay,
     LearningRateDrop,
     MethodSettings,
+    Section,
 )
 from selfish_rnn.topology.methods import OPTIONAL_PARTS, registered_names
 

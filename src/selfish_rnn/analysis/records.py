@@ -10,9 +10,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from selfish_rnn.errors import UserError, shown, unknown
-from selfish_rnn.experiment.explain import explain
-from selfish_rnn.experiment.model_settings import MODEL_SETTINGS
-from selfish_rnn.experiment.presets import read_config
+from selfish_rnn.experiment.presets import explain, read_config
+from selfish_rnn.experiment.settings import MODEL_SETTINGS
 from selfish_rnn.files import load_tensors, read_json
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.folder import RunFolder

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import shlex
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from selfish_rnn import __version__
-from selfish_rnn.cli.console import StoppedError, output, show_error, show_note
-from selfish_rnn.cli.flops import flops
+from selfish_rnn.cli.analysis import flops, report
+from selfish_rnn.cli.console import StoppedError, output, show_error
+from selfish_rnn.cli.many_runs import sweep
+from selfish_rnn.cli.models import evaluate, export, generate, header
 from selfish_rnn.cli.reproduce import reproduce
-from selfish_rnn.cli.sweep import sweep
-from selfish_rnn.cli.training import DeviceOption, preset_and_assignments, resume, train
-from selfish_rnn.cli.writing import export, header, report
+from selfish_rnn.cli.training import preset_and_assignments, resume, train
 from selfish_rnn.errors import RankLostError, SaidByFirst, UserError
 from selfish_rnn.text import plain_table, say
 
@@ -35,8 +34,6 @@ app = typer.Typer(
     cls=Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
 console = output()
-
-SourceArgument = Annotated[Path, typer.Argument(metavar="RUN|FILE", help="Folder of a run, or an exported model.")]
 
 TRY_AGAIN = 75
 """The exit code of a process whose partners are gone: that of a failure that may pass, in sysexits.h."""
@@ -59,60 +56,8 @@ def common(
 
 app.command()(train)
 app.command()(resume)
-
-
-@app.command()
-def evaluate(
-    source: SourceArgument,
-    device: DeviceOption = None,
-    corpus: Annotated[str | None, typer.Option(help="For an exported model (default: that of its run).")] = None,
-) -> None:
-    """Measure the model of a run, or an exported one, on its texts."""
-    from selfish_rnn.cli.display import perplexity_text
-    from selfish_rnn.corpora import unigram_perplexity
-    from selfish_rnn.runs.export import ExportedModel
-    from selfish_rnn.runs.run import Run
-    from selfish_rnn.training.evaluation import evaluate_splits
-
-    if source.is_file():
-        exported = ExportedModel.read(source)
-        text = exported.corpus(corpus)
-        model = exported.model() if device is None else exported.model(packed=False).to(device)
-        measured, trained_on = evaluate_splits(model, exported.evaluation, text), exported.trained_on(text)
-    else:
-        opened = Run.open(source, device)
-        text, model = opened.corpus, opened.model()
-        show_note(opened.unfinished())
-        measured, trained_on = evaluate_splits(model, opened.experiment, text), True
-    if trained_on:  # of other texts the words would be counted that the model never saw
-        measured["unigram_perplexity"] = unigram_perplexity(text)
-    for name, value in measured.items():
-        console.print(f"{name.replace('_', ' ')} {perplexity_text(value)}")
-
-
-@app.command()
-def generate(
-    source: SourceArgument,
-    prompt: Annotated[str, typer.Option(help="Text to continue (default: a new sentence).", show_default=False)] = "",
-    tokens: Annotated[int, typer.Option(min=1, help="How many words to write.")] = 60,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0: the likeliest word; 1: as the model says.")] = 0.8,
-    top: Annotated[int, typer.Option(min=0, help="Draw only from so many of the likeliest words; 0: from all.")] = 0,
-    seed: Annotated[int | None, typer.Option(help="For the same text every time.")] = None,
-    device: DeviceOption = None,
-) -> None:
-    """Let the model of a run, or an exported one, continue a text."""
-    from selfish_rnn.runs.export import load_model
-    from selfish_rnn.runs.run import Run
-    from selfish_rnn.training.evaluation import generate as continue_text
-
-    if source.is_file():
-        model = load_model(source) if device is None else load_model(source, packed=False).to(device)
-    else:
-        model = Run.open(source, device).model()
-    words = model.vocabulary
-    say(console, continue_text(model, words, prompt, tokens=tokens, temperature=temperature, top=top, seed=seed))
-
-
+app.command()(evaluate)
+app.command()(generate)
 app.command()(export)
 
 
@@ -167,8 +112,11 @@ def bench(context: typer.Context) -> None:
         raise typer.Exit(130)
 
 
-for command in (flops, header, report, reproduce, sweep):
-    app.command()(command)
+app.command()(flops)
+app.command()(header)
+app.command()(report)
+app.command()(reproduce)
+app.command()(sweep)
 
 
 def main() -> None:

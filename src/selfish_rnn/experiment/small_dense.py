@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from selfish_rnn.experiment.model_settings import ModelSettings
-from selfish_rnn.experiment.settings import Experiment
+from selfish_rnn.experiment.settings import Experiment, ModelSettings
 
 WIDTHS = ("embedding", "hidden", "hidden_last")
 """The options of models that are widths of layers."""

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from selfish_rnn.analysis.distance import align
-from selfish_rnn.analysis.evolution import distance_between, distance_from
-from selfish_rnn.analysis.flops.training import run_flops
+from selfish_rnn.analysis.topologies import distance_between, distance_from
+from selfish_rnn.analysis.training_flops import run_flops
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.runs.run import Run

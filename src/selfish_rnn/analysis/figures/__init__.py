@@ -10,22 +10,35 @@ Example::
 matplotlib is imported when a figure is drawn: ``pip install 'selfish-rnn[analysis]'``.
 """
 
-from selfish_rnn.analysis.figures.cost import CostedNetwork, perplexity_against_cost
-from selfish_rnn.analysis.figures.curves import learning_curves, time_against_perplexity, weights_above_threshold
-from selfish_rnn.analysis.figures.distances import DistanceSeries, distances
-from selfish_rnn.analysis.figures.estimates import Estimate, forest_plot
-from selfish_rnn.analysis.figures.gates import gate_breakdown, gate_history
-from selfish_rnn.analysis.figures.sensitivity import (
+from selfish_rnn.analysis.figures.comparisons import (
+    CostedNetwork,
+    Estimate,
+    RatioLine,
+    RatioPanel,
+    forest_plot,
+    perplexity_against_cost,
+    ratios_against_sparsity,
+)
+from selfish_rnn.analysis.figures.runs import (
     Outcomes,
     growth_interval,
+    learning_curves,
     outcomes_by_setting,
     prune_rate_sensitivity,
     pruning_comparison,
     sparsity_sensitivity,
+    time_against_perplexity,
+    weights_above_threshold,
 )
 from selfish_rnn.analysis.figures.style import save
-from selfish_rnn.analysis.figures.topology import degree_distributions, density_maps
-from selfish_rnn.analysis.figures.tradeoff import RatioLine, RatioPanel, ratios_against_sparsity
+from selfish_rnn.analysis.figures.topologies import (
+    DistanceSeries,
+    degree_distributions,
+    density_maps,
+    distances,
+    gate_breakdown,
+    gate_history,
+)
 
 __all__ = [
     "CostedNetwork",

@@ -154,4 +154,4 @@ def _script() -> str:
 
 
 def _file(name: str) -> str:
-    return (resources.files("selfish_rnn.analysis.report") / "page" / name).read_text(encoding="utf-8")
+    return (resources.files("selfish_rnn.analysis.report") / "assets" / name).read_text(encoding="utf-8")

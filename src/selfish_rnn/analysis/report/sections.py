@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from selfish_rnn.analysis.connectivity import degree_shares, density_map
-from selfish_rnn.analysis.flops.training import TrainingFlops, run_flops
-from selfish_rnn.analysis.gates import with_gates
-from selfish_rnn.analysis.networks import gate_name, short_names
+from selfish_rnn.analysis.networks import gate_name, short_names, with_gates
 from selfish_rnn.analysis.records import Densities, EpochRecord, RunRecord
 from selfish_rnn.analysis.report.comparison import ASIDE, Comparison, Group, command_of, differing
 from selfish_rnn.analysis.report.markup import NOTHING, Cell, Markup, duration, number, table, tag, together
+from selfish_rnn.analysis.topologies import degree_shares, density_map
+from selfish_rnn.analysis.training_flops import TrainingFlops, run_flops
 from selfish_rnn.experiment.comparison import flat
 from selfish_rnn.runs.run import Run
 from selfish_rnn.text import spread

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from selfish_rnn.analysis.flops.paper import PRINTED
+from selfish_rnn.analysis.training_flops import PRINTED
 from selfish_rnn.reproduce.case import Case, Item, Row
 
 LSTM, RHN, ON_LSTM, ON_LSTM_LONG, MOS = "stacked-lstm", "rhn", "on-lstm", "on-lstm-1300", "awd-lstm-mos"

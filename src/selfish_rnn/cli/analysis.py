@@ -1,4 +1,4 @@
-"""``selfish-rnn flops``: what trainings and models cost, beside the paper."""
+"""The commands ``flops`` and ``report``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from rich.table import Table
 
 from selfish_rnn.cli.console import output
 from selfish_rnn.errors import UserError
-from selfish_rnn.text import plain_table
+from selfish_rnn.text import counted, plain_table
 
-if TYPE_CHECKING:  # torch takes a second to import, which --help should not
-    from selfish_rnn.analysis.flops.paper import PrintedRow
-    from selfish_rnn.analysis.flops.training import TrainingFlops
+if TYPE_CHECKING:
+    from selfish_rnn.analysis.training_flops import PrintedRow, TrainingFlops
     from selfish_rnn.experiment.settings import Experiment
 
 
@@ -66,8 +65,7 @@ def _is_run(word: str) -> bool:
 
 
 def _counted(word: str, assignments: list[str]) -> tuple[str, Experiment, TrainingFlops]:
-    from selfish_rnn.analysis.flops.paper import settings_flops
-    from selfish_rnn.analysis.flops.training import run_flops
+    from selfish_rnn.analysis.training_flops import run_flops, settings_flops
     from selfish_rnn.experiment.presets import build_experiment, read_preset, with_assignments
     from selfish_rnn.runs.run import Run
 
@@ -84,7 +82,7 @@ def _counted(word: str, assignments: list[str]) -> tuple[str, Experiment, Traini
 
 
 def _table(counted: list[tuple[str, Experiment, TrainingFlops]]) -> Table:
-    from selfish_rnn.analysis.flops.paper import PRINTED_DENSE, printed_row
+    from selfish_rnn.analysis.training_flops import PRINTED_DENSE, printed_row
 
     numbers = ("sparsity", "training", "ratio", "paper", "inference", "ratio", "paper")
     table = plain_table(("", "method"), numbers)
@@ -115,7 +113,7 @@ def _printed(row: PrintedRow | None, column: str, absolute: float | None) -> str
 
 
 def _paper_table() -> Table:
-    from selfish_rnn.analysis.flops.paper import PRESETS, compare_with_paper
+    from selfish_rnn.analysis.training_flops import PRESETS, compare_with_paper
 
     numbers = ("sparsity", "training", "paper", "inference", "paper")
     table = plain_table(("network", "method", "optimizer"), numbers)
@@ -137,3 +135,19 @@ def _paper_table() -> Table:
             row.note,
         )
     return table
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, or of their small files.")],
+    out: Annotated[Path, typer.Option(help="File to write.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option(help="What stands above it (default: models and texts).")] = None,
+) -> None:
+    """Write one page about runs to send around.
+
+    For example: selfish-rnn report runs/* --out report.html
+    """
+    from selfish_rnn.analysis.records import read_run
+    from selfish_rnn.analysis.report import write_report
+
+    write_report([read_run(run) for run in runs], out, title=title)
+    typer.echo(f"{out}: {counted(len(runs), 'run')}, {out.stat().st_size / 1024:.0f} KiB")

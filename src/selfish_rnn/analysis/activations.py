@@ -1,4 +1,4 @@
-"""What the units of a network do on data: the outputs of its layers, caught by hooks."""
+"""Activations of a network's units on data, recorded by hooks."""
 
 from __future__ import annotations
 
