@@ -132,7 +132,7 @@ def test_a_method_cannot_be_changed_in_place() -> None:
         (GMP, {"pruning": None}, "pruning one of gradual"),
         (GMP, {"growth": "random"}, "growth must be none"),
         (STATIC, {"pruning": "gradual"}, "growth must be none"),
-        (DSR, {"pool": "gate"}, "removal threshold does not work on each gate: pool must be network"),
+        (DSR, {"pool": "gate"}, "removal threshold does not support pool gate: pool must be network"),
         (SNFS, {"pool": "gate"}, "pool must be matrix"),
         (SNFS, {"growth": "gradient"}, r"removal by momentum, redistribution by momentum, growth by gradient\)"),
         (
@@ -142,12 +142,12 @@ def test_a_method_cannot_be_changed_in_place() -> None:
                 "pool": "matrix",
                 "growth": "gradient",
             },
-            "use parts that go by the same",
+            "use parts that share one",
         ),
         (
             SELFISH,
             {"removal": Removal("own", by_magnitude, rates=sparing_rates, signal="momentum"), "pool": "network"},
-            "a rate for every matrix needs a pool that lies in one",
+            "rates for every matrix need a pool within a matrix",
         ),
     ],
 )
@@ -170,5 +170,5 @@ def test_a_static_method_may_have_any_growth_because_it_has_none() -> None:
         ({"redistribution": "gates-by-gradient", "removal": None}, False),
     ],
 )
-def test_a_method_says_whether_it_looks_at_gradients(changes: dict[str, Any], looks: bool) -> None:
-    assert SELFISH.replace(**changes).looks_at_gradients is looks
+def test_a_method_says_whether_it_uses_gradients(changes: dict[str, Any], looks: bool) -> None:
+    assert SELFISH.replace(**changes).uses_gradients is looks

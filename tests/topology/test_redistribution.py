@@ -45,7 +45,7 @@ def test_exactly_what_was_freed_and_never_more_than_there_is_room(
     freed = freed_from(before, rate, seed)
     quotas = part.quotas(freed)
     assert sum(count for _, count in quotas) == freed.count
-    assert all(0 <= count <= freed.room(span) for span, count in quotas)
+    assert all(0 <= count <= freed.capacity(span) for span, count in quotas)
 
 
 @given(before=topologies(), rate=rates, seed=seeds)
@@ -95,9 +95,12 @@ def test_by_gradient_without_gradients_says_what_to_do() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, "either quotas, in a matrix, or counts"),
-        ({"quotas": equal_gates, "counts": layers_by_survivors}, "either quotas, in a matrix, or counts"),
-        ({"quotas": equal_gates, "signal": "momentum"}, "only counts, of matrices, can go by a signal"),
+        ({}, "needs either quotas .within a matrix. or counts .over matrices."),
+        (
+            {"quotas": equal_gates, "counts": layers_by_survivors},
+            "needs either quotas .within a matrix. or counts .over matrices.",
+        ),
+        ({"quotas": equal_gates, "signal": "momentum"}, "only counts .over matrices. can use a signal"),
     ],
 )
 def test_a_redistribution_that_contradicts_itself_is_refused(fields: dict[str, object], message: str) -> None:

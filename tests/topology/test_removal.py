@@ -92,7 +92,7 @@ def test_golden_magnitude(case: dict[str, np.ndarray]) -> None:
 def removed_from(
     removal: Removal, matrices: list[Topology], values: list[torch.Tensor], pool: Pool, rate: float
 ) -> list[torch.Tensor]:
-    if pool.together:
+    if pool.network:
         return remove_over_network(removal, values, rate)
     return [remove(removal, matrix, value, pool, rate) for matrix, value in zip(matrices, values, strict=True)]
 
@@ -170,7 +170,7 @@ def test_a_nearly_dense_matrix_that_will_grow_much_is_spared() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"spans": POOLS["gate"].spans, "together": True}, {"layer": True, "together": True}],
+    [{"spans": POOLS["gate"].spans, "network": True}, {"layer": True, "network": True}],
     ids=["spans", "layer"],
 )
 def test_a_pool_is_of_one_kind(fields: dict[str, Any]) -> None:
@@ -181,9 +181,9 @@ def test_a_pool_is_of_one_kind(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"state": 1.0}, "state and adapt are given together"),
-        ({"rates": sparing_rates}, "rates and signal are given together"),
-        ({"signal": "gradient"}, "rates and signal are given together"),
+        ({"state": 1.0}, "state and adapt need each other"),
+        ({"rates": sparing_rates}, "rates and signal need each other"),
+        ({"signal": "gradient"}, "rates and signal need each other"),
     ],
 )
 def test_a_removal_that_contradicts_itself_is_refused(fields: dict[str, object], message: str) -> None:

@@ -165,7 +165,7 @@ def test_the_paper_number_of_rewired_weights() -> None:
 
 
 def test_a_static_method_has_nothing_to_rewire() -> None:
-    with pytest.raises(ValueError, match="'static' grows nothing"):
+    with pytest.raises(ValueError, match="'static' grows no weights, so it cannot rewire"):
         rewire(STATIC, [], 0.5, seeded(0))
 
 

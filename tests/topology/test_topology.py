@@ -36,7 +36,7 @@ def test_bits_of_several_pieces_round_trip() -> None:
 
 @pytest.mark.parametrize("positions", [[3, 2], [2, 2], [-1, 2], [2, 20]])
 def test_saved_positions_that_cannot_be_are_refused(positions: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"none of a matrix of shape \(5, 4\)"):
+    with pytest.raises(ValueError, match=r"must be sorted, unique and inside a matrix of shape \(5, 4\)"):
         Topology.from_saved(torch.tensor(positions), (5, 4))
 
 

@@ -1,8 +1,8 @@
-"""Which weights exist, and how that changes: pure functions on tensors.
+"""Topologies and the methods that change them: pure functions on tensors.
 
-A :class:`Topology` is the set of existing positions of one matrix, its rows divided into gates by a
-:class:`GateLayout`. A :class:`Method` is composed of the parts that make a topology and change it, allocation, removal,
-redistribution and growth; :func:`rewire` puts them to work.
+A :class:`Topology` is the set of existing positions of one matrix. A :class:`GateLayout` divides its rows into gates. A
+:class:`Method` is composed of parts: allocation, removal, redistribution and growth. :func:`rewire` applies a method to
+all matrices of a network.
 """
 
 from selfish_rnn.topology.allocation import ALLOCATIONS, Allocation, budget

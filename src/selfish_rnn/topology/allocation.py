@@ -1,4 +1,4 @@
-"""Allocation: how the budget is divided over the matrices at the start."""
+"""Allocation: the division of the budget over the matrices at the start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a method, under the name that configurations know it by."""
+    """A part of a method, with its name in configurations."""
 
     name: str
 
@@ -21,15 +21,15 @@ AnyPart = TypeVar("AnyPart", bound=Part)
 
 
 def by_name(*parts: AnyPart) -> dict[str, AnyPart]:
-    """A table of parts."""
+    """Return a table of parts, by name."""
     return {part.name: part for part in parts}
 
 
 @dataclass(frozen=True)
 class Allocation(Part):
-    """A way to divide the budget: ``counts(shapes, density)`` says how many weights each matrix starts with.
+    """A division of the budget: ``counts(shapes, density)`` returns the number of weights of each matrix.
 
-    ``dense`` says that all of them exist at the start, whatever the density.
+    With ``dense`` all weights exist at the start, whatever the density.
     """
 
     counts: Callable[[Sequence[Shape], float], list[int]]
@@ -37,36 +37,36 @@ class Allocation(Part):
 
 
 def budget(shapes: Sequence[Shape], density: float) -> int:
-    """How many weights exist in all: ``round(density * size)``, at least one per matrix."""
+    """Return the number of weights of a network: ``round(density * size)``, at least one per matrix."""
     if not 0 < density <= 1:
         raise ValueError(f"density must lie in (0, 1], got {density}")
     return max(round(density * sum(map(math.prod, shapes))), len(shapes))
 
 
 def uniform(shapes: Sequence[Shape], density: float) -> list[int]:
-    """The same density in every matrix (Liu et al. 2021); each count is within one of ``density * size``."""
+    """Return the same density for every matrix (Liu et al. 2021); each count is within one of ``density * size``."""
     return _allocate(shapes, density, math.prod)
 
 
 def erdos_renyi(shapes: Sequence[Shape], density: float) -> list[int]:
-    """Density ``eps (a + b) / (a b)`` for a matrix of a rows and b columns (Mocanu et al. 2018).
+    """Return Erdős–Rényi densities, ``eps (a + b) / (a b)`` for a rows and b columns (Mocanu et al. 2018).
 
-    ``eps`` is such that the total is exact; a matrix that would exceed density 1 is made dense and ``eps`` is solved
-    again for the rest.
+    ``eps`` makes the total exact. A matrix that would exceed density 1 is dense, and ``eps`` is solved again for the
+    others.
     """
     return _allocate(shapes, density, lambda shape: sum(shape[:2]) * math.prod(shape[2:]))
 
 
 def erdos_renyi_kernel(shapes: Sequence[Shape], density: float) -> list[int]:
-    """Erdős–Rényi with the kernel dimensions of a convolution in the sum (Evci et al. 2020).
+    """Return Erdős–Rényi-kernel densities, with the kernel dimensions in the sum (Evci et al. 2020).
 
-    For matrices it is the same as :func:`erdos_renyi`.
+    It differs from :func:`erdos_renyi` for tensors of more than two dimensions only, such as convolutions.
     """
     return _allocate(shapes, density, sum)
 
 
 def dense(shapes: Sequence[Shape], density: float) -> list[int]:
-    """Every weight exists: the start of the methods that prune a dense network."""
+    """Return the sizes: every weight exists, as at the start of methods that prune a dense network."""
     return [math.prod(shape) for shape in shapes]
 
 
@@ -76,11 +76,11 @@ def _allocate(shapes: Sequence[Shape], density: float, share: Callable[[Shape], 
 
 
 def apportion(total: int, shares: Sequence[float], capacities: Sequence[int], minimum: int = 0) -> list[int]:
-    """Divide ``total`` over places in proportion to ``shares``; the parts add up to exactly ``total``.
+    """Divide ``total`` in proportion to ``shares``; the counts add up to exactly ``total``.
 
-    No part exceeds its capacity or falls below ``minimum``; what a full place cannot take goes to the others in
-    proportion to their shares, and once every place with a share is full, to the rest by free capacity. Fractions
-    are settled by largest remainder, the first place winning a tie, so the answer is deterministic.
+    No count exceeds its capacity or falls below ``minimum``. The excess of a full entry goes to the others in
+    proportion to their shares. Once all entries with a share are full, it goes to the others by free capacity.
+    Fractions are rounded by largest remainder. The first entry wins a tie, so the result is deterministic.
 
     >>> apportion(10, shares=[1, 1, 1], capacities=[100, 100, 100])
     [4, 3, 3]
@@ -89,7 +89,7 @@ def apportion(total: int, shares: Sequence[float], capacities: Sequence[int], mi
     """
     if not minimum * len(shares) <= total <= sum(capacities):
         raise ValueError(
-            f"{total} weights cannot be divided over places that hold {minimum * len(shares)} to {sum(capacities)}"
+            f"{total} weights cannot be divided over entries that hold {minimum * len(shares)} to {sum(capacities)}"
         )
     parts = [0.0] * len(shares)
     free = list(range(len(shares)))
@@ -102,8 +102,8 @@ def apportion(total: int, shares: Sequence[float], capacities: Sequence[int], mi
             parts[i] = remaining * weight / sum(weights) if weight else 0.0
         over = {i: parts[i] - capacities[i] for i in free if parts[i] > capacities[i]}
         under = {i: minimum - parts[i] for i in free if parts[i] < minimum}
-        # If the excess is the larger, the parts of the rest will only rise, so those over are rightly full (and the
-        # other way round); settling both kinds at once could settle someone at a bound that later does not bind.
+        # If the excess is larger than the shortage, the other parts can only rise, so the parts over capacity are
+        # full (and conversely). Settling both kinds at once could fix a part at a bound that later does not bind.
         settled = over if sum(over.values()) >= sum(under.values()) else under
         for i in settled:
             parts[i] = float(capacities[i] if settled is over else minimum)

@@ -1,4 +1,4 @@
-"""Gate layouts: how the rows of a recurrent weight matrix divide into named gates."""
+"""Gate layouts: the division of the rows of a recurrent weight matrix into named gates."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ GRU_GATES = ("reset", "update", "candidate")
 RNN_GATES = ("hidden",)
 
 WHOLE = "all"
-"""What a whole matrix is called among its gates; the one gate of a matrix without gates has that name, too."""
+"""Name of a whole matrix among its gates, and of the only gate of a matrix without gates."""
 
 
 @dataclass(frozen=True)
 class GateLayout:
-    """Named gates stacked from the top row of a matrix to the bottom; their sizes may differ.
+    """Named gates, stacked from the top row of a matrix to the bottom. Their sizes may differ.
 
     >>> GateLayout.even(("reset", "update", "candidate"), rows=12)
     GateLayout(names=('reset', 'update', 'candidate'), sizes=(4, 4, 4))
@@ -36,25 +36,26 @@ class GateLayout:
 
     @classmethod
     def even(cls, names: Sequence[str], rows: int) -> GateLayout:
-        """Gates of the same size over ``rows`` rows."""
+        """Return gates of the same size over ``rows`` rows."""
         if rows % len(names):
             raise ValueError(f"{rows} rows cannot be divided evenly over the gates {tuple(names)}")
         return cls(tuple(names), (rows // len(names),) * len(names))
 
     @classmethod
     def single(cls, rows: int) -> GateLayout:
-        """The layout of a matrix without gates: one gate that is the whole matrix."""
+        """Return the layout of a matrix without gates: one gate covers all rows."""
         return cls((WHOLE,), (rows,))
 
     @property
     def rows(self) -> int:
+        """Number of rows of all gates."""
         return sum(self.sizes)
 
     def __len__(self) -> int:
         return len(self.names)
 
     def row_ranges(self) -> Iterator[tuple[str, int, int]]:
-        """Each gate with its first row and the row after its last."""
+        """Yield each gate with its first row and the row after its last."""
         start = 0
         for name, size in zip(self.names, self.sizes, strict=True):
             yield name, start, start + size

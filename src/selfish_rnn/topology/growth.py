@@ -1,4 +1,4 @@
-"""Growth: where new weights come."""
+"""Growth: the choice of positions for new weights."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from selfish_rnn.topology.topology import Topology, as_float
 
 @dataclass(frozen=True)
 class Growth(Part):
-    """A way to choose new positions: ``choose(occupied, quotas)`` gives those of every quota, none occupied, sorted.
+    """A choice of new positions: ``choose(occupied, quotas)`` returns unoccupied positions for every quota, sorted.
 
-    - ``random``: ``choose`` is also given a ``generator=``.
-    - ``signal``: ``choose`` is also given a ``score=`` of the shape of the matrix, its gradient or momentum. Without a
-      signal nothing is ever computed for weights that do not exist.
-    - ``elsewhere``: what was removed just now counts as occupied, where there is room enough without it.
+    - ``random``: ``choose`` also takes a ``generator=``.
+    - ``signal``: ``choose`` also takes a ``score=`` of the shape of the matrix, its gradient or momentum. Without a
+      signal nothing is computed for weights that do not exist.
+    - ``avoid_removed``: positions that were just removed count as occupied, if there is enough capacity without them.
     """
 
     choose: Callable[..., Tensor]
     random: bool = False
     signal: Signal | str | None = None
-    elsewhere: bool = False
+    avoid_removed: bool = False
 
 
 def at_random(topology: Topology, quotas: Sequence[Quota], generator: torch.Generator) -> Tensor:
-    """New positions drawn uniformly from the empty ones of each span, as many as its quota says.
+    """Draw new positions uniformly from the empty positions of each span, as many as its quota.
 
-    With one weight more or less in the topology, or in a quota, the same generator grows the same weights but for one
-    or two. So runs that differ in the last digit of a weight that is about to go stay together.
+    With one weight more or less in the topology or in a quota, the same generator grows the same weights except for
+    one or two. So runs that differ in the last digit of a weight stay close together.
     """
     seeds = torch.randint(2**62, (len(quotas),), generator=generator).tolist()
     grown = []
@@ -47,7 +47,7 @@ def at_random(topology: Topology, quotas: Sequence[Quota], generator: torch.Gene
 
 
 def by_score(topology: Topology, quotas: Sequence[Quota], score: Tensor) -> Tensor:
-    """The empty positions of each span with the largest ``|score|``; of equals the first ones.
+    """Return the empty positions of each span with the largest ``|score|``. The first positions win ties.
 
     ``score`` has the shape of the matrix: the dense gradient (RigL) or momentum (SNFS).
     """
@@ -61,7 +61,7 @@ def by_score(topology: Topology, quotas: Sequence[Quota], score: Tensor) -> Tens
 
 GROWTHS = by_name(
     Growth("random", at_random, random=True),
-    Growth("random-elsewhere", at_random, random=True, elsewhere=True),
+    Growth("random-elsewhere", at_random, random=True, avoid_removed=True),
     Growth("gradient", by_score, signal=Signal.GRADIENT),
     Growth("momentum", by_score, signal=Signal.MOMENTUM),
 )

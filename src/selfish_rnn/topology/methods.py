@@ -1,4 +1,4 @@
-"""Methods as data: the paper's Table 1, each a composition of parts."""
+"""Methods as data: the table of methods, each a composition of parts."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _TABLES: dict[str, tuple[type, dict[str, Any]]] = {
 
 METHOD_PARTS = ("allocation", "removal", "pool", "redistribution", "growth", "pruning")
 OPTIONAL_PARTS = ("removal", "growth", "pruning")
-"""Parts a method can be without."""
+"""Parts that a method may lack."""
 
 
 def register(part: AnyPart) -> AnyPart:
-    """Give a part of your own a name that configurations and :meth:`Method.replace` know; the last of a name counts.
+    """Add your own part to the names of configurations and :meth:`Method.replace`. It replaces a part of the same name.
 
     >>> keep_all = register(Removal("nothing", lambda values, rate: torch.zeros(len(values), dtype=torch.bool)))
     >>> SELFISH.replace(removal="nothing").removal is keep_all
@@ -46,12 +46,12 @@ def register(part: AnyPart) -> AnyPart:
 
 
 def registered_names(kind: str) -> KeysView[str]:
-    """The names of all parts of a kind, also of those that will be registered."""
+    """Return a live view of the names of all parts of a kind."""
     return _TABLES[kind][1].keys()
 
 
 def find_part(kind: str, part: Any) -> Any:
-    """A part itself, given it or its name."""
+    """Return a part, looked up if ``part`` is a name."""
     of_kind, table = _TABLES[kind]
     if isinstance(part, str):
         if part in table:
@@ -63,11 +63,11 @@ def find_part(kind: str, part: Any) -> Any:
 
 @dataclass(frozen=True)
 class Method:
-    """How a topology starts and how one rewiring changes it.
+    """A sparse training method: the start of a topology, and its change in one rewiring.
 
-    ``allocation`` divides the budget over the matrices, ``removal`` marks the weights of each ``pool`` that go,
-    ``redistribution`` says who grows how many of the freed weights and ``growth`` where. ``removal=None`` keeps the
-    topology as it started; ``growth=None`` lets weights go for good, when ``pruning`` says. Each part is an object or
+    ``allocation`` divides the budget over the matrices. ``removal`` marks weights of each ``pool``. ``redistribution``
+    divides the freed weights over gates or matrices, and ``growth`` chooses their positions. With ``removal=None`` the
+    topology never changes. With ``growth=None`` weights are pruned for good, by ``pruning``. Each part is an object or
     the name of a registered one. A new method is an old one with a part replaced:
 
     >>> SELFISH.replace(name="without cell gate redistribution", pool="gate", redistribution="gate").pool.name
@@ -93,10 +93,10 @@ class Method:
             raise ValueError(f"method {self.name!r}: {error}") from None
 
     def _check(self) -> None:
-        """Refuse parts that do not go together, rather than silently not use one."""
+        """Raise an error if parts do not fit together, rather than ignore one of them."""
         if self.pruning and not self.prunes:
             raise ValueError(
-                f"pruning {self.pruning.name} lets weights go for good: growth must be none, and not removal"
+                f"pruning {self.pruning.name} removes weights for good: growth must be none, and removal must not be"
             )
         if self.removal is None:
             return
@@ -104,22 +104,22 @@ class Method:
             self.allocation.dense and self.removal.can_prune and self.pool.can_prune and self.pruning
         ):
             raise ValueError(
-                "without growth it only prunes: allocation must be dense, removal one of "
-                f"{_those_that_prune(REMOVALS)}, pool {_those_that_prune(POOLS)} and pruning one of "
+                "without growth a method only prunes: allocation must be dense, removal one of "
+                f"{_names_that_prune(REMOVALS)}, pool {_names_that_prune(POOLS)} and pruning one of "
                 f"{', '.join(PRUNINGS)}"
             )
         pools = [find_part("pool", each) for each in self.removal.pools or (self.pool,)]
         if self.pool not in pools:
             raise ValueError(
-                f"removal {self.removal.name} does not work on each {self.pool.name}: pool must be "
+                f"removal {self.removal.name} does not support pool {self.pool.name}: pool must be "
                 f"{' or '.join(pool.name for pool in pools)}"
             )
-        if self.removal.rates and self.pool.together:
-            raise ValueError(f"removal {self.removal.name}: a rate for every matrix needs a pool that lies in one")
+        if self.removal.rates and self.pool.network:
+            raise ValueError(f"removal {self.removal.name}: rates for every matrix need a pool within a matrix")
         signals = self._signals()
         if len(set(signals.values())) > 1:
-            said = ", ".join(f"{kind} by {signal.value}" for kind, signal in signals.items())
-            raise ValueError(f"its parts go by different signals ({said}): use parts that go by the same")
+            listed = ", ".join(f"{kind} by {signal.value}" for kind, signal in signals.items())
+            raise ValueError(f"parts need different signals ({listed}): use parts that share one")
 
     def _signals(self) -> dict[str, Signal]:
         parts = {kind: getattr(self, kind) for kind in ("removal", "redistribution", "growth") if self.rewires}
@@ -127,7 +127,7 @@ class Method:
 
     @property
     def rewires(self) -> bool:
-        """Whether weights are removed and as many grown."""
+        """Whether a rewiring removes weights and grows the same number."""
         return self.removal is not None and self.growth is not None
 
     @property
@@ -137,17 +137,17 @@ class Method:
 
     @property
     def stays_dense(self) -> bool:
-        """Whether every weight exists from the first step to the last."""
+        """Whether every weight exists throughout the run."""
         return self.allocation.dense and not self.prunes
 
     @property
     def signal(self) -> Signal | None:
-        """What a rewiring goes by besides the existing weights, as its parts say."""
+        """Dense quantity that a rewiring needs besides the existing weights, if any."""
         return next(iter(self._signals().values()), None)
 
     @property
-    def looks_at_gradients(self) -> bool:
-        """Whether a rewiring looks at gradients of the last backward pass, of existing weights or of all positions."""
+    def uses_gradients(self) -> bool:
+        """Whether a rewiring uses gradients of the last backward pass, of existing weights or of all positions."""
         return self.signal is not None or (self.rewires and self.redistribution.gradients)
 
     @property
@@ -156,34 +156,34 @@ class Method:
         return not self.allocation.dense and self.signal is None
 
     def counts(self, shapes: Sequence[Shape], sparsity: float, done: int, planned: int | None) -> list[int]:
-        """How many weights each matrix is to have after ``done`` of the ``planned`` rewirings.
+        """Return the number of weights that each matrix should have after ``done`` of the ``planned`` rewirings.
 
-        Where weights move between matrices, only the sum is as promised.
+        If weights move between matrices, only the sum is binding.
         """
         if self.pruning is None:
             return self.allocation.counts(shapes, 1 - sparsity)
         return self.pruning.counts(shapes, sparsity, done, planned or 1)
 
     def first_state(self) -> dict[str, Any]:
-        """What the parts keep from one rewiring to the next, before the first: JSON values by kind of part."""
+        """Return the state of the parts before the first rewiring: JSON values by kind of part."""
         return {} if self.removal is None or self.removal.state is None else {"removal": self.removal.state}
 
     def part_names(self) -> dict[str, str | None]:
-        """The name of every part, nothing for one the method is without."""
+        """Return the name of every part, or None for a missing part."""
         parts = {kind: getattr(self, kind) for kind in METHOD_PARTS}
         return {kind: None if part is None else part.name for kind, part in parts.items()}
 
     def replace(self, **parts: Any) -> Method:
-        """A copy with some parts replaced, given as objects or by name."""
+        """Return a copy with some parts replaced, by object or name."""
         return dataclasses.replace(self, **parts)
 
 
-def _those_that_prune(table: Mapping[str, Removal | Pool]) -> str:
+def _names_that_prune(table: Mapping[str, Removal | Pool]) -> str:
     return ", ".join(name for name, part in table.items() if part.can_prune)
 
 
 def register_method(method: Method) -> Method:
-    """Put a method of your own into the method table, and parts of its own into theirs, by their names."""
+    """Add your own method to the method table, and its new parts to their tables."""
     METHODS[method.name] = method
     for kind, name in method.part_names().items():
         if name is not None:
@@ -251,7 +251,7 @@ METHODS = {method.name: method for method in (SELFISH, SET, DSR, SNFS, RIGL, GMP
 
 
 def find_method(method: Method | str) -> Method:
-    """A method itself, given it or its name."""
+    """Return a method, looked up if ``method`` is a name."""
     if isinstance(method, str) and method not in METHODS:
         raise ValueError(unknown("method", method, METHODS))
     return METHODS[method] if isinstance(method, str) else method

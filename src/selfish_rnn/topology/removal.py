@@ -1,4 +1,4 @@
-"""Removal: which of the existing weights go."""
+"""Removal: the choice of the existing weights to remove."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from selfish_rnn.topology.topology import Span, Topology, as_float
 
 
 class Signal(StrEnum):
-    """What a part goes by besides the weights that exist: the gradient or momentum of all positions of a matrix.
+    """Dense quantity that a part needs: the gradient or momentum of all positions of a matrix.
 
-    Momentum is that of the optimizer, or the gradient where the optimizer has none.
+    Momentum is that of the optimizer. For an optimizer without momentum it is the gradient.
     """
 
     GRADIENT = "gradient"
@@ -26,55 +26,55 @@ class Signal(StrEnum):
 
     @property
     def kept_by_optimizer(self) -> bool:
-        """Whether it is an optimizer that has it, of all the steps before, and not a backward pass."""
+        """Whether the optimizer stores it, rather than a backward pass computing it."""
         return self is Signal.MOMENTUM
 
 
 @dataclass(frozen=True)
 class Pool(Part):
-    """The set within which weights are ranked: by default a whole matrix.
+    """The set within which weights are ranked: gate, matrix, layer or network. The default is a matrix.
 
     - ``spans(topology)``: each of these spans of a matrix.
     - ``layer``: all matrices of one recurrent layer. Redistribution then works within the layer, too.
-    - ``together``: all matrices of the network.
+    - ``network``: all matrices of the network.
     """
 
     spans: Callable[[Topology], Sequence[Span]] | None = None
-    together: bool = False
+    network: bool = False
     layer: bool = False
 
     def __post_init__(self) -> None:
-        if (self.spans is not None) + self.together + self.layer > 1:
-            raise ValueError(f"pool {self.name!r}: spans, layer and together exclude each other; choose one")
+        if (self.spans is not None) + self.network + self.layer > 1:
+            raise ValueError(f"pool {self.name!r}: spans, layer and network exclude each other; choose one")
 
     @property
     def can_prune(self) -> bool:
-        """Return whether exactly as many weights of each matrix go as the rate says."""
-        return self.spans is None and not self.together and not self.layer
+        """Whether the rate fixes the number of removed weights of each matrix, as pruning needs."""
+        return self.spans is None and not self.network and not self.layer
 
 
 POOLS = by_name(
     Pool("gate", lambda topology: [span for _, span in topology.gate_spans()]),
     Pool("matrix"),
     Pool("layer", layer=True),
-    Pool("network", together=True),
+    Pool("network", network=True),
 )
 
 
 @dataclass(frozen=True)
 class Removal(Part):
-    """A way to choose the weights that go: ``mark(values, rate)`` marks ``round(rate * n)`` of the n weights of a pool.
+    """A choice of weights to remove: ``mark(values, rate)`` marks ``round(rate * n)`` of the n weights of a pool.
 
     >>> Removal("largest", lambda values, rate: by_magnitude(1 / values, rate)).can_prune
     True
 
-    The other fields say what else it needs:
+    The other fields request further arguments:
 
-    - ``pools``: the pools it works on, or their names, where it does not work on all.
-    - ``random``: ``mark`` is also given a ``generator=``.
-    - ``state``: what it keeps from one rewiring to the next, at the first one; a JSON value. ``mark`` is also given
-      ``state=``, and ``adapt(state, rate, removed, existing)`` makes the next one of the numbers of weights.
-    - ``elementwise``: it judges each weight by itself, so how many go is not exactly what the rate says.
+    - ``pools``: supported pools or their names, if not all are.
+    - ``random``: ``mark`` also takes a ``generator=``.
+    - ``state``: first value of a state that lasts from one rewiring to the next; a JSON value. ``mark`` also takes
+      ``state=``, and ``adapt(state, rate, removed, existing)`` returns the next state from the numbers of weights.
+    - ``elementwise``: each weight is judged alone, so the number of removed weights may differ from the rate.
     - ``rates(densities, scores, rate)``: a rate for every matrix, from the mean magnitude of its ``signal``.
     """
 
@@ -89,18 +89,18 @@ class Removal(Part):
 
     def __post_init__(self) -> None:
         if (self.state is None) != (self.adapt is None):
-            raise ValueError(f"removal {self.name!r}: state and adapt are given together or not at all")
+            raise ValueError(f"removal {self.name!r}: state and adapt need each other: pass both or leave both out")
         if (self.rates is None) != (self.signal is None):
-            raise ValueError(f"removal {self.name!r}: rates and signal are given together or not at all")
+            raise ValueError(f"removal {self.name!r}: rates and signal need each other: pass both or leave both out")
 
     @property
     def can_prune(self) -> bool:
-        """Whether it can also take weights for good: then exactly as many must go as the rate says."""
+        """Whether the rate fixes the number of removed weights, as pruning needs."""
         return self.rates is None and self.state is None and not self.elementwise
 
 
 def by_magnitude(values: Tensor, rate: float) -> Tensor:
-    """Mark the ``round(rate * n)`` weights nearest zero; of equals the first ones.
+    """Mark the ``round(rate * n)`` weights nearest zero. The first weights win ties.
 
     >>> by_magnitude(torch.tensor([0.3, -0.1, 0.2, -0.4]), rate=0.5)
     tensor([False,  True,  True, False])
@@ -111,8 +111,8 @@ def by_magnitude(values: Tensor, rate: float) -> Tensor:
 def signed(values: Tensor, rate: float) -> Tensor:
     """Mark the ``rate`` fraction of the positive weights nearest zero and the same of the negative ones.
 
-    The removal of SET (Mocanu et al. 2018). A weight of exactly zero counts as positive; the two numbers add up to
-    ``round(rate * n)``.
+    It is the removal of SET (Mocanu et al. 2018). A weight of exactly zero counts as positive. The two numbers add up
+    to ``round(rate * n)``.
     """
     removed = torch.zeros(len(values), dtype=torch.bool)
     negative = values < 0
@@ -127,7 +127,7 @@ def _smallest(values: Tensor, count: int) -> Tensor:
     if count <= 0:
         return torch.zeros(len(values), dtype=torch.bool)
     magnitudes = np.abs(as_float(values).cpu().numpy())
-    # Not np.partition: it is many times slower where most weights are equal, as grown ones are until they are trained.
+    # np.partition would be many times slower where most weights are equal, as grown weights are until trained.
     threshold = torch.from_numpy(magnitudes).kthvalue(count).values.item()
     removed = magnitudes < threshold
     ties = np.flatnonzero(magnitudes == threshold)
@@ -141,7 +141,7 @@ def below(values: Tensor, rate: float, state: float) -> Tensor:
 
 
 def halved_or_doubled(threshold: float, rate: float, removed: int, existing: int) -> float:
-    """The next threshold of DSR: half if more than 1.1 times too many weights went, double if less than 0.9 times."""
+    """Return the next threshold of DSR: half above 1.1 times the target number of weights, double below 0.9 times."""
     target = rate * existing
     if removed > 1.1 * target:
         return threshold / 2
@@ -149,10 +149,10 @@ def halved_or_doubled(threshold: float, rate: float, removed: int, existing: int
 
 
 def sparing_rates(densities: Sequence[float], scores: Sequence[float], rate: float) -> list[float]:
-    """The fraction each matrix loses in SNFS (Dettmers & Zettlemoyer 2019).
+    """Return the fraction that each matrix loses in SNFS (Dettmers & Zettlemoyer 2019).
 
-    ``rate``, but a matrix that is less than 20 % sparse and gets more than an even share of the regrowth loses at most
-    its sparsity: it would only regrow what it lost.
+    It is ``rate``, except for a matrix that is less than 20 % sparse and gets more than an even share of the regrowth.
+    Such a matrix loses at most its sparsity, because it would regrow the same positions.
     """
     even = sum(scores) / max(len(scores), 1)
     return [
@@ -162,28 +162,28 @@ def sparing_rates(densities: Sequence[float], scores: Sequence[float], rate: flo
 
 
 def remove(removal: Removal, topology: Topology, values: Tensor, pool: Pool, rate: float, **needs: Any) -> Tensor:
-    """Mark the weights of a matrix or layer that go, as bools along ``Topology.positions``; every matrix keeps one.
+    """Mark the weights of a matrix or layer to remove, as bools along ``Topology.positions``.
 
-    ``values`` are the existing weights in the same order, ``needs`` the ``generator`` and ``state`` that the removal
-    asks for.
+    ``values`` are the existing weights in the same order. ``needs`` are the ``generator`` and ``state`` that the
+    removal requests. Every matrix keeps at least one weight.
     """
     weights = as_float(values).cpu()
     pools = [weights] if pool.spans is None else [weights[topology.within(span)] for span in pool.spans(topology)]
-    removed = torch.cat([removal.mark(each, rate, **needs) for each in pools])
+    removed = torch.cat([removal.mark(values, rate, **needs) for values in pools])
     for matrix in map(topology.within, topology.matrix_spans):
-        _one_stays(removed[matrix], weights[matrix])
+        _keep_largest(removed[matrix], weights[matrix])
     return removed
 
 
 def remove_over_network(removal: Removal, values: Sequence[Tensor], rate: float, **needs: Any) -> list[Tensor]:
-    """Mark the weights of all matrices that go, chosen among all together; at least one of every matrix stays."""
+    """Mark the weights to remove, ranked over all matrices; every matrix keeps at least one."""
     weights = [as_float(value).cpu() for value in values]
     removed = torch.split(removal.mark(torch.cat(weights), rate, **needs), [len(weight) for weight in weights])
-    return [_one_stays(marks, weight) for marks, weight in zip(removed, weights, strict=True)]
+    return [_keep_largest(marks, weight) for marks, weight in zip(removed, weights, strict=True)]
 
 
-def _one_stays(removed: Tensor, weights: Tensor) -> Tensor:
-    """Let the largest weight of a matrix stay, in place, if all of them would go."""
+def _keep_largest(removed: Tensor, weights: Tensor) -> Tensor:
+    """Unmark the largest weight of a matrix, in place, if all weights are marked."""
     if len(removed) and bool(removed.all()):
         removed[weights.abs().argmax()] = False
     return removed

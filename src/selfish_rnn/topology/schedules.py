@@ -1,4 +1,4 @@
-"""Schedules of the prune rate, and of the sparsity where weights go for good, over a run.
+"""Schedules of the prune rate and, for methods that prune, of the sparsity over a run.
 
 ``progress`` goes from 0 at the start of the run to 1 at its end.
 """
@@ -14,7 +14,7 @@ from selfish_rnn.topology.allocation import Part, Shape, by_name, uniform
 
 @dataclass(frozen=True)
 class Schedule(Part):
-    """The prune rate over a run: ``rate(progress, initial)``; one that decays needs to know how long the run is."""
+    """The prune rate over a run: ``rate(progress, initial)``. If it ``decays``, it needs the length of the run."""
 
     rate: Callable[[float, float], float]
     decays: bool = True
@@ -22,17 +22,17 @@ class Schedule(Part):
 
 @dataclass(frozen=True)
 class Pruning(Part):
-    """The sparsity over a run in which weights go for good: ``sparsity(progress, final)``, never falling."""
+    """The sparsity over a run that prunes: ``sparsity(progress, final)``, which never falls."""
 
     sparsity: Callable[[float, float], float]
 
     def counts(self, shapes: Sequence[Shape], sparsity: float, done: int, planned: int) -> list[int]:
-        """How many weights each matrix has after ``done`` of the ``planned`` prunings.
+        """Return the number of weights of each matrix after ``done`` of the ``planned`` prunings.
 
-        At the end they are as many as a uniform allocation gives.
+        At the end it is that of a uniform allocation.
         """
-        # The last pruning would come after the last evaluation, so the one before it is the end of the schedule. Each
-        # matrix rounds for itself on the way down: shares of a rounded total would not always fall.
+        # The last pruning comes after the last evaluation, so the schedule ends with the pruning before it. Each
+        # matrix rounds by itself on the way down, because shares of a rounded total would not always fall.
         progress = min(done / max(planned - 1, 1), 1.0)
         density = 1 - self.sparsity(progress, sparsity)
         final = uniform(shapes, 1 - sparsity)
@@ -42,25 +42,25 @@ class Pruning(Part):
 
 
 def cosine(progress: float, initial: float, floor: float = 0.0) -> float:
-    """``floor + (initial - floor) (1 + cos(pi progress)) / 2``, the paper's schedule."""
+    """Return ``floor + (initial - floor) (1 + cos(pi progress)) / 2``, the paper's schedule."""
     return floor + (initial - floor) * (1 + math.cos(math.pi * progress)) / 2
 
 
 def linear(progress: float, initial: float, floor: float = 0.0) -> float:
-    """``initial + (floor - initial) progress``."""
+    """Return ``initial + (floor - initial) progress``."""
     return initial + (floor - initial) * progress
 
 
 def constant(progress: float, initial: float) -> float:
-    """``initial`` throughout, as in the original SET."""
+    """Return ``initial`` throughout, as in the original SET."""
     return initial
 
 
 def gradual_sparsity(progress: float, final: float, start: float = 0.3, end: float = 0.9) -> float:
-    """The sparsity of gradual magnitude pruning (Zhu & Gupta 2017).
+    """Return the sparsity of gradual magnitude pruning (Zhu & Gupta 2017).
 
-    ``final (1 - (1 - (progress - start) / (end - start))^3)`` between ``start`` and ``end`` of the run, 0 before and
-    ``final`` after. The default interval gives the mean sparsity that the paper's training FLOPs imply.
+    Between ``start`` and ``end`` it is ``final (1 - (1 - (progress - start) / (end - start))^3)``. Before, it
+    is 0. After, it is ``final``. The default interval gives the mean sparsity that the paper's training FLOPs imply.
     """
     position = min(max((progress - start) / (end - start), 0.0), 1.0)
     return final * (1 - (1 - position) ** 3)

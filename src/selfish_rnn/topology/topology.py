@@ -1,4 +1,4 @@
-"""A topology: which positions of one weight matrix exist."""
+"""Topologies: the existing positions of a weight matrix or of a recurrent layer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from selfish_rnn.topology.gates import WHOLE, GateLayout
 from selfish_rnn.topology.sampling import false_indices, merge, sample
 
 SAVED_TYPES = (torch.uint8, torch.int32, torch.int64)
-"""Types of :meth:`Topology.to_saved`: bits of a mask, or positions."""
+"""Types that :meth:`Topology.to_saved` returns: bits of a mask, or positions."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """A run of whole rows of a matrix as positions ``start`` up to, not including, ``stop``."""
+    """Positions from ``start`` up to, not including, ``stop``: a run of whole rows of a matrix."""
 
     start: int
     stop: int
@@ -33,10 +33,10 @@ class Span:
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """The existing positions of a matrix, as sorted row-major positions (int64).
+    """The existing positions of a matrix: sorted, row-major and of type int64.
 
-    Only existing weights take memory, so both engines can use it: the masked one through :meth:`to_mask`, the
-    packed one directly. A tensor of more than two dimensions counts as a matrix of ``shape[0]`` rows.
+    Memory goes with the existing weights, so both engines can use it: the masked engine through :meth:`to_mask`, the
+    packed engine directly. A tensor of more than two dimensions is a matrix of ``shape[0]`` rows.
     """
 
     shape: tuple[int, ...]
@@ -49,38 +49,38 @@ class Topology:
 
     @classmethod
     def plain(cls, shape: Sequence[int], positions: Tensor) -> Topology:
-        """Of a matrix without gates."""
+        """Return the topology of a matrix without gates."""
         return cls(tuple(shape), GateLayout.single(shape[0]), positions)
 
     @classmethod
     def random(cls, shape: tuple[int, ...], gates: GateLayout, count: int, generator: torch.Generator) -> Topology:
-        """``count`` positions drawn uniformly from the whole matrix."""
+        """Draw ``count`` positions uniformly from the whole matrix."""
         return cls(shape, gates, sample(math.prod(shape), count, generator))
 
     @classmethod
     def from_mask(cls, mask: Tensor, gates: GateLayout) -> Topology:
-        """The positions at which ``mask`` is not zero."""
+        """Return the positions at which ``mask`` is not zero."""
         return cls(tuple(mask.shape), gates, mask.flatten().nonzero().flatten().cpu())
 
     def to_mask(self, dtype: torch.dtype = torch.bool, device: torch.device | str = "cpu") -> Tensor:
-        """A tensor of the matrix's shape that is 1 where a weight exists."""
+        """Return a tensor of the matrix's shape that is 1 where a weight exists."""
         mask = torch.zeros(self.size, dtype=dtype)
         mask[self.positions] = 1
         return mask.view(self.shape).to(device)
 
     @classmethod
     def from_bits(cls, bits: Tensor, shape: tuple[int, ...], gates: GateLayout | None = None) -> Topology:
-        """The topology that :meth:`to_bits` saved; without ``gates``, of a matrix that has none."""
+        """Return the topology that :meth:`to_bits` saved, without gates unless they are passed."""
         size = math.prod(shape)
         if bits.numel() != (size + 7) // 8:
             raise ValueError(f"a mask of {bits.numel()} bytes does not fit a matrix of shape {shape}")
         pieces = _pieces(bits.to(torch.uint8).cpu().numpy())
-        found = np.concatenate([np.flatnonzero(np.unpackbits(piece)) + 8 * first for first, piece in pieces])
-        positions = torch.from_numpy(found[: np.searchsorted(found, size)])
+        numbers = np.concatenate([np.flatnonzero(np.unpackbits(piece)) + 8 * first for first, piece in pieces])
+        positions = torch.from_numpy(numbers[: np.searchsorted(numbers, size)])
         return cls.plain(shape, positions) if gates is None else cls(shape, gates, positions)
 
     def to_bits(self) -> Tensor:
-        """The mask as a flat uint8 tensor of one bit per position, for saving."""
+        """Return the mask as a flat uint8 tensor of one bit per position, for saving."""
         bits = np.zeros((self.size + 7) // 8, dtype=np.uint8)
         positions = self.positions.numpy()
         for first, piece in _pieces(bits):
@@ -92,18 +92,18 @@ class Topology:
 
     @classmethod
     def from_saved(cls, saved: Tensor, shape: tuple[int, ...], gates: GateLayout | None = None) -> Topology:
-        """The topology that :meth:`to_saved` gave; without ``gates``, of a matrix that has none."""
+        """Return the topology that :meth:`to_saved` saved, without gates unless they are passed."""
         if saved.dtype not in SAVED_TYPES or saved.ndim != 1:
             raise ValueError(f"a saved topology is a flat tensor of bits or positions, not {saved.dtype}")
         if saved.dtype == torch.uint8:
             return cls.from_bits(saved, shape, gates)
         positions, size = saved.to("cpu", torch.int64), math.prod(shape)
         if len(positions) and (positions[0] < 0 or positions[-1] >= size or (positions.diff() <= 0).any()):
-            raise ValueError(f"these positions are none of a matrix of shape {shape}, in their order")
+            raise ValueError(f"positions must be sorted, unique and inside a matrix of shape {shape}")
         return cls.plain(shape, positions) if gates is None else cls(shape, gates, positions)
 
     def to_saved(self) -> Tensor:
-        """What exists as a flat tensor, the smaller of two: :meth:`to_bits`, or the positions.
+        """Return the smaller of two flat tensors: :meth:`to_bits`, or the positions.
 
         Positions are int32 where that is enough. They take less than bits below a density of 1/32, or 1/64.
         """
@@ -112,60 +112,65 @@ class Topology:
 
     @property
     def count(self) -> int:
+        """Number of existing weights."""
         return len(self.positions)
 
     @property
     def size(self) -> int:
+        """Number of positions of the matrix."""
         return math.prod(self.shape)
 
     @property
     def density(self) -> float:
+        """Fraction of positions that exist."""
         return self.count / self.size
 
     @property
     def whole(self) -> Span:
+        """Span of all positions."""
         return Span(0, self.size)
 
     @property
     def matrix_spans(self) -> list[Span]:
-        """The positions of each matrix: one span, unless several matrices make up a layer."""
+        """Span of each matrix: one, unless several matrices make up a layer."""
         return [self.whole]
 
     @property
     def gate_rows(self) -> tuple[int, ...]:
-        """The number of rows of each gate."""
+        """Number of rows of each gate."""
         return self.gates.sizes
 
     def gate_spans(self) -> Iterator[tuple[str, Span]]:
-        """Each gate with the positions it covers."""
+        """Yield each gate with the span of its positions."""
         columns = self.size // self.shape[0]
         for name, first, stop in self.gates.row_ranges():
             yield name, Span(first * columns, stop * columns)
 
     def within(self, span: Span) -> slice:
-        """Which entries of ``positions`` lie in a span."""
+        """Return the entries of ``positions`` inside a span."""
         start, stop = np.searchsorted(self.positions.numpy(), [span.start, span.stop]).tolist()
         return slice(start, stop)
 
     def count_in(self, span: Span) -> int:
-        found = self.within(span)
-        return int(found.stop - found.start)
+        """Return the number of existing weights inside a span."""
+        entries = self.within(span)
+        return int(entries.stop - entries.start)
 
     def gate_densities(self) -> dict[str, float]:
-        """The density of each gate."""
+        """Return the density of each gate, by name."""
         return {name: self.count_in(span) / span.size for name, span in self.gate_spans()}
 
     def densities(self) -> dict[str, float]:
-        """The density of each gate, and under ``"all"`` that of the whole matrix."""
+        """Return the density of each gate, and under ``"all"`` that of the whole matrix."""
         return {**self.gate_densities(), WHOLE: self.density}
 
     def without(self, removed: Tensor) -> Topology:
-        """The topology without the entries of ``positions`` that ``removed`` (bool) marks."""
-        staying = self.positions.numpy()[false_indices(removed).numpy()]
-        return replace(self, positions=torch.from_numpy(staying))
+        """Return the topology without the entries of ``positions`` that ``removed`` (bool) marks."""
+        survivors = self.positions.numpy()[false_indices(removed).numpy()]
+        return replace(self, positions=torch.from_numpy(survivors))
 
     def divided(self, rows: Sequence[int]) -> Iterator[Topology]:
-        """The topologies of so many rows each, from the top; without gates."""
+        """Split the matrix from the top into matrices of ``rows`` rows each, without gates."""
         first, columns = 0, self.size // self.shape[0]
         for count in rows:
             start, stop = first * columns, (first + count) * columns
@@ -174,7 +179,7 @@ class Topology:
             first += count
 
     def joined(self, grown: Tensor) -> Topology:
-        """The topology with more positions, sorted, none of which exists yet."""
+        """Add the sorted positions ``grown``, which must be empty."""
         return replace(self, positions=merge(self.positions, grown))
 
 
@@ -182,12 +187,12 @@ class Topology:
 class LayerTopology(Topology):
     """The topologies of the matrices of one recurrent layer, as one range of positions.
 
-    Positions count through the matrices one after the other, so ``shape`` has one dimension, and the sizes in ``gates``
+    Positions count through the matrices one after the other. So ``shape`` has one dimension, and the sizes in ``gates``
     are numbers of positions. The gates of all matrices are gates of the layer. The matrices may differ in columns.
     """
 
     empty: tuple[Topology, ...]
-    """The shape and gates of every matrix, without positions."""
+    """Shape and gates of every matrix, without positions."""
 
     @classmethod
     def of(cls, matrices: Sequence[Topology]) -> LayerTopology:
@@ -200,8 +205,8 @@ class LayerTopology(Topology):
         ]
         names, sizes = zip(*gates, strict=True)
         positions = torch.cat([matrix.positions + start for matrix, start in zip(matrices, starts, strict=False)])
-        none = torch.empty(0, dtype=torch.int64)
-        empty = tuple(replace(matrix, positions=none) for matrix in matrices)
+        no_positions = torch.empty(0, dtype=torch.int64)
+        empty = tuple(replace(matrix, positions=no_positions) for matrix in matrices)
         return cls((sum(sizes),), GateLayout(names, sizes), positions, empty)
 
     @property
@@ -214,23 +219,23 @@ class LayerTopology(Topology):
         return tuple(rows for matrix in self.empty for rows in matrix.gate_rows)
 
     def matrices(self) -> Iterator[Topology]:
-        """The topology of each matrix."""
+        """Yield the topology of each matrix."""
         for matrix, span in zip(self.empty, self.matrix_spans, strict=True):
             yield replace(matrix, positions=self.positions[self.within(span)] - span.start)
 
 
 def _pieces(bits: npt.NDArray[np.uint8], length: int = 2**20) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
-    """A mask piece by piece, so that it is never there with a byte for each position; where each begins."""
+    """Split a mask into pieces, each with its first byte: one byte per position never exists for the whole mask."""
     return ((first, bits[first : first + length]) for first in range(0, len(bits), length))
 
 
 @dataclass(frozen=True)
 class ActiveWeights:
-    """The existing weights of one matrix, or of one layer: topology, and values in the order of its positions.
+    """The existing weights of one matrix or layer: topology, and values in the order of its positions.
 
-    ``gradients`` are theirs. ``score`` gives, for methods with a signal, the dense gradient or momentum of the whole
-    matrix, or of the matrices of the layer, flattened one after the other; it is called for one matrix or layer at a
-    time.
+    ``gradients`` are those of the existing weights. ``score`` returns the dense gradient or momentum, for methods with
+    a signal: that of the whole matrix, or those of the matrices of a layer, flattened and concatenated. It is called
+    for one matrix or layer at a time.
     """
 
     topology: Topology
@@ -239,27 +244,28 @@ class ActiveWeights:
     score: Callable[[], Tensor] | None = None
 
     def dense_score(self) -> Tensor:
+        """Return the dense gradient or momentum; raise if there is none."""
         if self.score is None:
             raise ValueError("a method with a signal needs the dense gradient or momentum of the matrix")
         return self.score()
 
     def mean_score(self) -> float:
-        """The mean magnitude of the score over the existing weights."""
+        """Return the mean magnitude of the score over the existing weights."""
         return mean_magnitude(self.dense_score().flatten().cpu()[self.topology.positions])
 
 
 Network = Sequence[Callable[[], ActiveWeights]]
-"""Each matrix of a network when it is asked for: gathering one takes memory, and a rewiring holds one at a time.
+"""Functions that return the matrices of a network, one each: a rewiring has only one matrix in memory at a time.
 
 A method whose pool is the layer takes each layer, as a :class:`LayerTopology`, in place of its matrices.
 """
 
 
 def mean_magnitude(values: Tensor) -> float:
-    """``mean(|values|)``, 0 of none."""
+    """Return ``mean(|values|)``, or 0 without values."""
     return float(values.abs().mean()) if len(values) else 0.0
 
 
 def as_float(values: Tensor) -> Tensor:
-    """Values to compare in magnitude, in single precision or, where they have it, in double."""
+    """Return values in single precision, or in double where they have it, to compare magnitudes."""
     return values.detach().to(torch.promote_types(values.dtype, torch.float32))

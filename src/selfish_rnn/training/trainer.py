@@ -173,7 +173,7 @@ class Trainer:
         state, experiment = self.state, self.experiment
         averaging, learning_rate = self._averaged is not None and self._averaged.averaging, self.learning_rate.value
         epoch = state.epoch + 1
-        if not self.sparsifier.method.looks_at_gradients:  # they would only take memory until the rewiring
+        if not self.sparsifier.method.uses_gradients:  # they would only take memory until the rewiring
             self.optimizer.zero_grad(set_to_none=True)
         give_back_freed_memory()  # evaluation asks for other sizes than updates do
         valid_loss, network, large = self._validate(epoch)
