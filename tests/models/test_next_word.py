@@ -13,8 +13,8 @@ from selfish_rnn.engine import available, quantize
 from selfish_rnn.engine.int8.targets import int8_target, int8_targets, use_int8_target
 from selfish_rnn.models import LanguageModel, MixtureOfSoftmaxesLSTM, OrderedNeuronsLSTM, RecurrentHighwayNetwork
 from selfish_rnn.models.stacked import StackedRNN
-from selfish_rnn.runtime.next_word import NextWord, choose
-from selfish_rnn.runtime.word_program import Program
+from selfish_rnn.runtime.next_word import NextWord, choose, recurrent
+from selfish_rnn.runtime.program import Program
 
 pytestmark = pytest.mark.skipif(not available(), reason="the packed engine's kernels are not built")
 
@@ -111,22 +111,10 @@ def test_a_dense_model_has_no_such_call() -> None:
     assert MODELS["lstm"]().next_word() is None
 
 
-def test_products_that_need_nothing_of_this_word_come_first() -> None:
+def test_bidirectional_layers_are_refused() -> None:
     program = Program()
-    pack(sparse_model("lstm")).describe(program)
-    phases = [(operation.kind, operation.phase) for operation in program.in_order()]
-    assert [kind for kind, phase in phases if phase == 0] == ["matrix_row", "product", "product"]
-    assert phases[-1] == ("product", 5)
-
-
-def test_what_does_not_fit_together_is_refused() -> None:
-    program = Program()
-    with pytest.raises(ValueError, match="does not take"):
-        program.product(torch.ones(3, 4), program.state(5))
-    with pytest.raises(ValueError, match="no bias"):
-        program.product(torch.ones(3, 4), program.state(4), torch.ones(4))
-    with pytest.raises(ValueError, match="one direction"):
-        program.recurrent(torch.nn.LSTM(3, 4, bidirectional=True), program.state(3))
+    with pytest.raises(ValueError, match="it is bidirectional"):
+        recurrent(program, torch.nn.LSTM(3, 4, bidirectional=True), program.input("x", 3))
 
 
 def test_words_are_drawn_as_often_as_they_are_likely() -> None:

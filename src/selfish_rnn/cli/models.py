@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -12,6 +13,9 @@ from selfish_rnn.cli.console import output, show_note
 from selfish_rnn.cli.training import DeviceOption
 from selfish_rnn.errors import UserError
 from selfish_rnn.text import say
+
+if TYPE_CHECKING:
+    from selfish_rnn.runs.run import Run
 
 SourceArgument = Annotated[Path, typer.Argument(metavar="RUN|FILE", help="Folder of a run, or an exported model.")]
 
@@ -75,7 +79,8 @@ def export(
 ) -> None:
     """Write the best model of a run with its words to one file.
 
-    The file is for selfish_rnn.load_model and for selfish-rnn generate and evaluate.
+    The file is for selfish_rnn.load_model and for selfish-rnn generate and evaluate. If its name ends in .srnn, it
+    holds the compiled step for C and C++ programs (see selfish-rnn header).
     """
     from selfish_rnn.runs.export import export as write
     from selfish_rnn.runs.run import Run
@@ -84,20 +89,35 @@ def export(
     if precision not in ("float32", "int8"):
         raise UserError(f"precision must be float32 or int8, got {precision!r}")
     opened = Run.open(run)
-    write(opened, path, precision="int8" if precision == "int8" else "float32")
+    exact: Literal["float32", "int8"] = "int8" if precision == "int8" else "float32"
+    if path.suffix == ".srnn":
+        _export_step(opened, path, exact)
+    else:
+        write(opened, path, precision=exact)
     show_note(opened.unfinished())
     console = output()
     say(console, f"{path}: {path.stat().st_size / 2**20:.1f} MiB")
-    say(console, f"  selfish-rnn generate {shlex.quote(str(path))} --prompt 'the'")
+    if path.suffix != ".srnn":
+        say(console, f"  selfish-rnn generate {shlex.quote(str(path))} --prompt 'the'")
+
+
+def _export_step(run: Run, path: Path, precision: Literal["float32", "int8"]) -> None:
+    """Write the compiled step of the best model of a run."""
+    from selfish_rnn.runs.export import export, load_model
+
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "model.safetensors"
+        export(run, file, precision=precision)
+        step = load_model(file).next_word()
+    if step is None:
+        raise UserError(f"{path} needs a sparse model and the packed engine's kernels")
+    step.save(path)
 
 
 def header(
-    out: Annotated[Path, typer.Option(help="File to write.")] = Path("selfish_rnn.hpp"),
+    out: Annotated[Path, typer.Option(help="File to write.")] = Path("selfish_rnn.h"),
 ) -> None:
-    """Write the C++ header that runs int8 models without Python.
-
-    The models are those that selfish-rnn export RUN --precision int8 writes.
-    """
+    """Write the C header that runs stream files (.srnn) without Python; see docs/c-api.md."""
     from selfish_rnn.files import write_atomically
     from selfish_rnn.runtime.header import single_header
 

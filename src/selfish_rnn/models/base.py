@@ -14,8 +14,8 @@ from selfish_rnn.engine import output_loss
 from selfish_rnn.engine.int8.quantized_weight import quantized_weights
 from selfish_rnn.engine.packed_weight import packed_weights
 from selfish_rnn.errors import UserError
-from selfish_rnn.runtime.next_word import NextWord
-from selfish_rnn.runtime.word_program import Place, Program
+from selfish_rnn.runtime.next_word import NextWord, word_program
+from selfish_rnn.runtime.program import Program, Token, Value
 from selfish_rnn.sparsifier.iss import UnitLayer
 from selfish_rnn.sparsifier.selection import Chosen, choose_weights
 
@@ -82,8 +82,8 @@ class LanguageModel(nn.Module, abc.ABC):
         return output_loss(self.decoder, output, targets)
 
     @abc.abstractmethod
-    def describe(self, program: Program) -> Place:
-        """Write down what is computed for the next word, without dropout; the place of its scores."""
+    def describe(self, program: Program, word: Token) -> Value:
+        """Add the operations from a word to the scores of the next to a program, and return the scores."""
 
     def next_word(self) -> NextWord | None:
         """Scores word by word, each in one call of the kernels; only a packed or int8 model has that.
@@ -91,7 +91,13 @@ class LanguageModel(nn.Module, abc.ABC):
         >>> step = model.next_word()
         >>> scores = step(word)
         """
-        return NextWord(self.describe) if packed_weights(self) or quantized_weights(self) else None
+        sparse = packed_weights(self) or quantized_weights(self)
+        if not sparse:
+            return None
+        program = word_program(self.decoder.out_features, self.describe)
+        if self.vocabulary is not None:
+            program.words = list(self.vocabulary.tokens)
+        return NextWord(program)
 
     def unit_layers(self) -> list[UnitLayer]:
         """The recurrent layers as units, for intrinsic sparse structures; not every model has such a description."""

@@ -24,7 +24,6 @@ from selfish_rnn.files import ForeignFileError, load_tensors, save_tensors
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.checkpoints import WRONG_CONTENT
 from selfish_rnn.runs.run import Run
-from selfish_rnn.runtime.word_program import program_text
 from selfish_rnn.topology.topology import SAVED_TYPES
 from selfish_rnn.training.evaluation import EvaluationSettings
 from selfish_rnn.training.saved_weights import restore
@@ -60,7 +59,6 @@ def export(run: Run, path: str | os.PathLike[str], *, precision: Precision = "fl
             raise UserError(f"{run.folder.path} has no sparse weights: int8 is for sparse models")
         model = experiment.model.outline(len(run.vocabulary))
         tensors = shipping.int8_tensors(tensors, _shapes(model))
-        metadata["step"] = program_text(model, model.describe)
     save_tensors(path, tensors, metadata)
 
 

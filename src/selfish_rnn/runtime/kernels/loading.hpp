@@ -16,7 +16,7 @@ namespace selfish {
 
 constexpr int64_t kMostNumbers = int64_t{1} << 24;  // of all vectors of a program, besides four times the file's bytes
 constexpr int64_t kLargestVector = int64_t{1} << 28;
-constexpr int64_t kLine = 16;                       // floats of a cache line
+constexpr int64_t kLine = 16;  // floats of a cache line
 
 // What an operation of the file needs: operands, results, numbers, tensors.
 struct OperationRule {
@@ -179,9 +179,7 @@ class ProgramReader {
 
   // Values
 
-  int64_t index(const Json& from) const {
-    return in_range(from.whole(), 0, static_cast<int64_t>(sizes_.size()) - 1);
-  }
+  int64_t index(const Json& from) const { return in_range(from.whole(), 0, static_cast<int64_t>(sizes_.size()) - 1); }
   int64_t read_value(const Json& from) {
     const int64_t value = index(from);
     if (places_[value] < 0) wrong("is damaged: an operation reads what is not computed yet");
@@ -333,7 +331,8 @@ class ProgramReader {
     const int64_t rows = to.rows, columns = to.columns;
     to.first.assign(rows + 1, 0);
     if (const SavedTensor* bits = file_.find(name + ".bits")) {
-      if (bits->type != "U8" || bits->count() != (rows * columns + 7) / 8) wrong("has " + name + ".bits of another size");
+      if (bits->type != "U8" || bits->count() != (rows * columns + 7) / 8)
+        wrong("has " + name + ".bits of another size");
       const auto* from = reinterpret_cast<const uint8_t*>(bits->data);
       for (int64_t row = 0; row < rows; ++row) {
         for (int64_t at = row * columns; at < (row + 1) * columns; ++at)
@@ -446,8 +445,8 @@ class ProgramReader {
   }
 
   // Everything of one kind: sizes that fit, and what the kernel needs to know.
-  void check(const OperationRule& rule, Operation& made, const std::vector<int64_t>& in, const std::vector<int64_t>& out,
-             const std::vector<Json>& numbers, const std::vector<Json>& tensors) {
+  void check(const OperationRule& rule, Operation& made, const std::vector<int64_t>& in,
+             const std::vector<int64_t>& out, const std::vector<Json>& numbers, const std::vector<Json>& tensors) {
     const auto need = [&](bool fits) {
       if (!fits) wrong(std::string("is damaged: sizes of an operation ") + rule.name + " do not fit");
     };
