@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from selfish_rnn.engine.saving import SavedWeights
 from selfish_rnn.errors import UserError, shown, unknown
 from selfish_rnn.experiment.presets import explain, read_config
 from selfish_rnn.experiment.settings import MODEL_SETTINGS
@@ -17,7 +18,7 @@ from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.topology import Topology
 from selfish_rnn.topology.gates import WHOLE
-from selfish_rnn.training.saved_weights import MASK
+from selfish_rnn.topology.layout import read_topology
 
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Size = Annotated[int, Field(strict=True, gt=0, lt=2**63)]
@@ -228,13 +229,14 @@ def _read_topologies(folder: RunFolder, settings: Mapping[str, Any]) -> dict[str
     if not folder.model.exists():
         return {}
     tensors, metadata = load_tensors(folder.model)
+    saved = SavedWeights.read(tensors, metadata, str(folder.model))
     words = len(folder.read_model_vocabulary(metadata))
     outline = _outline(folder, settings, words)
     try:
         return {
-            each.name: Topology.from_saved(tensors[each.name + MASK], each.shape, each.gates)
+            each.name: read_topology(saved.tensors, each.name, each.shape, each.gates)
             for each in outline.sparse_matrices()
-            if each.name + MASK in tensors
+            if each.name in saved.shapes
         }
     except ValueError as error:
         reason = f"is damaged or does not fit config.yaml ({error})"
