@@ -23,7 +23,7 @@ from selfish_rnn.files import ForeignFileError, load_tensors, save_tensors
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.checkpoints import WRONG_CONTENT
 from selfish_rnn.runs.run import Run
-from selfish_rnn.runtime.program import program_text
+from selfish_rnn.runtime.word_program import program_text
 from selfish_rnn.training.evaluation import EvaluationSettings
 
 Precision = Literal["float32", "int8"]
