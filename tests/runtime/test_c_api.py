@@ -238,7 +238,7 @@ CHANGES: dict[str, tuple[Any, str]] = {
     "another kind": (lambda program: program["operations"][0].__setitem__(0, "fft"), "an operation fft"),
     "a state of another size": (lambda program: program["states"][0].__setitem__(2, 0), "another size"),
     "no outputs": (lambda program: program.update(outputs=[]), "without outputs"),
-    "no matrix": (lambda program: program.update(matrices={}), "no shape of a matrix"),
+    "no matrix": (lambda program: program["operations"][1][4].__setitem__(0, "fft"), "has no tensor fft"),
     "a fraction": (lambda program: program["sizes"].__setitem__(0, 1.5), "out of range"),
     "no list": (lambda program: program.update(sizes={}), "has no sizes"),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import json
 import typing
 from collections.abc import Sequence
 from importlib import resources
@@ -14,7 +15,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from selfish_rnn.errors import UserError, nearest, shown, unknown
-from selfish_rnn.experiment.settings import MODEL_SETTINGS, OPTIMIZERS, Experiment, names_of
+from selfish_rnn.experiment.optimizers import OPTIMIZERS
+from selfish_rnn.experiment.sections import names_of
+from selfish_rnn.experiment.settings import MODEL_SETTINGS, Experiment
 
 _LONGEST = 2**20
 """Characters of a configuration file."""
@@ -169,6 +172,16 @@ def with_assignments(settings: Settings, assignments: Sequence[str]) -> Settings
     return settings
 
 
+def assignment(key: str, value: Any) -> str:
+    """Return the word ``key=value`` that :func:`with_assignments` reads back as this value.
+
+    >>> assignment("optimizer.lr", 0.5), assignment("early_stop", None), assignment("restart_at", [2, 4])
+    ('optimizer.lr=0.5', 'early_stop=null', 'restart_at=[2, 4]')
+    """
+    plain = isinstance(value, str) and (key == "corpus" or _value(value) == value)
+    return f"{key}={value if plain else json.dumps(value)}"
+
+
 def build_experiment(settings: Settings, source: str) -> Experiment:
     """Validate settings; what is wrong is an error that says where they come from."""
     try:
@@ -214,14 +227,14 @@ def _as_section(value: Any) -> Settings:
 
 
 def _in_common(section: str, old: Settings, name: Any) -> Settings:
-    """The settings of a section that it keeps under another name."""
+    """Return the settings of a section that remain valid under another name."""
+    valid: set[str] = set()
     if section == "model" and name in list(MODEL_SETTINGS):
-        kept = set(MODEL_SETTINGS[name].model_fields)
-    elif section == "optimizer" and OPTIMIZERS.get(str(old.get("name"))) is OPTIMIZERS.get(str(name), Experiment):
-        kept = set(old)
-    else:
-        kept = set()
-    return {key: value for key, value in old.items() if key != "name" and key in kept}
+        valid = set(MODEL_SETTINGS[name].model_fields)
+    elif section == "optimizer" and {str(name), str(old.get("name"))} <= OPTIMIZERS.keys():
+        before, after = OPTIMIZERS[old["name"]], OPTIMIZERS[name]
+        valid = set(old) if before.settings is after.settings else set()
+    return {key: value for key, value in old.items() if key != "name" and key in valid}
 
 
 def _value(text: str) -> Any:

@@ -10,18 +10,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from selfish_rnn.engine.int8.quantized_weight import QuantizedWeight, check_weights
+from selfish_rnn.engine.int8.quantized_weight import QuantizedWeight
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import load_tensors, save_tensors, tensors_to_bytes
 from selfish_rnn.runtime.program import Operation, Program, State, Token, Value
-from selfish_rnn.topology import Topology
+from selfish_rnn.topology.layout import StoredMatrix, describe_layout, read_shapes, read_sparse, stored_keys
 
 FORMAT = "stream 1"
-RESERVED = ("format", "program", "words")
+RESERVED = ("format", "layout", "program", "shapes", "words")
 
 
 def save_program(program: Program, path: str | os.PathLike[str]) -> None:
@@ -53,17 +52,9 @@ def contents(program: Program) -> tuple[dict[str, Tensor], dict[str, str]]:
         raise ValueError(f"metadata cannot use the names {', '.join(reserved)}")
     names = _file_names([*program.tensors, *program.matrices])
     tensors: dict[str, Tensor] = {names[name]: tensor for name, tensor in program.tensors.items()}
-    shapes = {names[name]: list(tensor.shape) for name, tensor in program.tensors.items() if tensor.ndim == 2}
     for name, matrix in program.matrices.items():
-        file_name, shape = names[name], (int(matrix.shape[0]), int(matrix.shape[1]))
-        shapes[file_name] = list(shape)
-        if isinstance(matrix, QuantizedWeight):
-            positions, tensors[f"{file_name}.values"], tensors[f"{file_name}.scales"] = matrix.weights()
-        else:
-            positions, places = matrix.sorted()
-            tensors[f"{file_name}.values"] = matrix.values.detach()[places]
-        saved = Topology.plain(shape, positions).to_saved()
-        tensors[f"{file_name}.{'bits' if saved.dtype == torch.uint8 else 'positions'}"] = saved
+        tensors |= matrix.tensors(names[name])
+    shapes = {names[name]: matrix.shape for name, matrix in program.matrices.items()}
     description = {
         "sizes": program.sizes,
         "inputs": [[name, value.index] for name, value in program.inputs.items()],
@@ -73,10 +64,10 @@ def contents(program: Program) -> tuple[dict[str, Tensor], dict[str, str]]:
             [name, state.value.index, state.next.index if state.next else -1, names.get(state.initial or "")]
             for name, state in program.states.items()
         ],
-        "matrices": shapes,
         "operations": [_as_list(operation, names) for operation in program.operations],
     }
-    metadata = {**program.metadata, "format": FORMAT, "program": json.dumps(description, separators=(",", ":"))}
+    text = json.dumps(description, separators=(",", ":"))
+    metadata = {**program.metadata, **describe_layout(shapes), "format": FORMAT, "program": text}
     if program.words is not None:
         metadata["words"] = json.dumps(program.words)
     return tensors, metadata
@@ -128,24 +119,19 @@ def _program(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Prog
         bounds = (-math.inf, math.inf)
         constants = tuple(bounds[at] if number is None else number for at, number in enumerate(numbers))
         program.operations.append(Operation(kind, tuple(inputs), tuple(outputs), constants, tuple(names)))
-    shapes = {name: (int(rows), int(columns)) for name, (rows, columns) in saved["matrices"].items()}
-    for name, shape in shapes.items():
-        if name not in tensors:
-            program.matrices[name] = _matrix(tensors, name, shape)
-    parts = tuple(f"{name}." for name in program.matrices)
-    program.tensors = {name: tensor for name, tensor in tensors.items() if not (parts and name.startswith(parts))}
+    sparse: set[str] = set()
+    for name, (rows, columns) in read_shapes(metadata).items():
+        program.matrices[name] = _matrix(read_sparse(tensors, name, (rows, columns)), (rows, columns))
+        sparse.update(stored_keys(tensors, name))
+    program.tensors = {name: tensor for name, tensor in tensors.items() if name not in sparse}
     program.words = json.loads(metadata["words"]) if "words" in metadata else None
     program.metadata = {key: text for key, text in metadata.items() if key not in RESERVED}
     program.check()
     return program
 
 
-def _matrix(tensors: Mapping[str, Tensor], name: str, shape: tuple[int, int]) -> PackedWeight | QuantizedWeight:
-    values = tensors[f"{name}.values"]
-    where = tensors[f"{name}.bits"] if f"{name}.bits" in tensors else tensors[f"{name}.positions"]
-    positions = Topology.from_saved(where, shape).positions
-    scales = tensors.get(f"{name}.scales")
+def _matrix(stored: StoredMatrix, shape: tuple[int, int]) -> PackedWeight | QuantizedWeight:
+    positions, values, scales = stored
     if scales is None:
         return PackedWeight(shape, positions, values)
-    check_weights(shape, positions, values, scales)
     return QuantizedWeight(shape, positions, values, scales)

@@ -123,7 +123,8 @@ class ProgramReader {
     }
     read_boundary(program);
     const auto& operations = program.at("operations", Json::kArray).items;
-    const Json& shapes = program.at("matrices", Json::kObject);
+    if (text("layout") != "1") wrong("stores matrices in layout \"" + text("layout").substr(0, 40) + "\", not \"1\"");
+    const Json shapes = Json::read(text("shapes"));
     for (const auto& shape : shapes.fields) {
       if (shape.second.items.size() != 2) wrong("is damaged: a matrix has no shape");
       shapes_[shape.first.text] = {in_range(shape.second.items[0].whole(), 1, kLargestVector),
@@ -275,10 +276,13 @@ class ProgramReader {
     }
   }
 
-  const Shape& shape_of(const std::string& name) const {
+  // A dense matrix has its shape as a tensor, a sparse one in the metadata.
+  Shape shape_of(const std::string& name) const {
     const auto found = shapes_.find(name);
-    if (found == shapes_.end()) wrong("has no shape of a matrix " + name);
-    return found->second;
+    if (found != shapes_.end()) return found->second;
+    const SavedTensor& dense = file_.tensor(name, "F32");
+    if (dense.shape.size() != 2 || dense.count() < 1) wrong("has " + name + " of another shape");
+    return {dense.shape[0], dense.shape[1]};
   }
 
   // The matrix in one layout, made when it is first needed.
@@ -299,12 +303,11 @@ class ProgramReader {
   }
 
   SavedMatrix read_matrix(const std::string& name) const {
-    const Shape& shape = shape_of(name);
+    const Shape shape = shape_of(name);
     SavedMatrix made;
     made.rows = shape.rows, made.columns = shape.columns;
-    if (const SavedTensor* dense = file_.find(name)) {
-      if (dense->type != "F32" || dense->shape != std::vector<int64_t>{shape.rows, shape.columns})
-        wrong("has " + name + " of another type or shape");
+    if (shapes_.count(name) == 0) {
+      const SavedTensor* dense = file_.find(name);
       made.values = dense->numbers<float>();
       made.first.resize(shape.rows + 1);
       for (int64_t row = 0; row <= shape.rows; ++row) made.first[row] = row * shape.columns;
@@ -458,7 +461,7 @@ class ProgramReader {
       case kLinear: return check_linear(made, in[0], out[0], numbers, tensors);
       case kEmbedding: {
         const std::string& weights = name(tensors[0]);
-        const Shape& shape = shape_of(weights);
+        const Shape shape = shape_of(weights);
         made.extra = in_range(numbers[0].whole(), 0, static_cast<int64_t>(to_.token_counts.size()) - 1);
         need(out[0] == shape.columns && to_.token_counts[made.extra] <= shape.rows);
         // In the layout that something multiplies, if anything does.
@@ -466,7 +469,7 @@ class ProgramReader {
         const bool is_int8 = file_.find(weights + ".scales") != nullptr;
         const bool as_float = forms != forms_.end() && forms->second.as_float;
         const bool as_int8 = forms != forms_.end() ? forms->second.as_int8 : is_int8;
-        const bool as_rows = forms == forms_.end() && file_.find(weights) != nullptr;
+        const bool as_rows = forms == forms_.end() && shapes_.count(weights) == 0;
         made.matrix = matrix(weights, as_int8 && !as_float, as_rows);
         return;
       }
@@ -522,7 +525,7 @@ class ProgramReader {
   void check_linear(Operation& made, int64_t in, int64_t out, const std::vector<Json>& numbers,
                     const std::vector<Json>& tensors) {
     const std::string& weights = name(tensors[0]);
-    const Shape& shape = shape_of(weights);
+    const Shape shape = shape_of(weights);
     made.count = in_range(numbers[0].whole(), 1, in);
     made.extra = in_range(numbers[1].whole(), 0, 1);
     made.a = constant(numbers[2]);
