@@ -150,4 +150,4 @@ def test_a_model_without_a_description_has_no_compiled_step() -> None:
     Sparsifier(model, sparsity=0.5, rewirings=1, min_side=1)
     assert pack(model).next_word() is None
     with pytest.raises(UserError, match="Undescribed has no compiled step, because it does not describe one"):
-        model.describe(None)  # type: ignore[arg-type]
+        model.describe(None, None)  # type: ignore[arg-type]
