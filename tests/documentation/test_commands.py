@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from selfish_rnn.bench.options import parse as parse_bench
 from selfish_rnn.cli.app import app
 from selfish_rnn.experiment.presets import build_experiment, preset_names, read_preset, with_assignments
+from selfish_rnn.reproduce.campaign import STAGES
 from selfish_rnn.reproduce.paper import ITEMS
-from selfish_rnn.reproduce.paper.stages import STAGES
 from selfish_rnn.runs.export import export
 from tiny_runs import TINY_MODELS, tiny_run, write_corpus
 
