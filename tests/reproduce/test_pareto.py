@@ -38,7 +38,7 @@ def test_costs_are_those_of_the_fastest_engine_for_a_network_of_this_size(root: 
         "| 33 epochs: Selfish, 1500 units, S = 0.9 | 90.00 | 80.00 | 1,000 | 0.2 | 0.125 | 9.5 |"
     )
     assert lines[3].startswith("| 33 epochs: dense, 512 units | 95.00 | 85.00 | 1,000 | 0.2 | - | - | - |")
-    assert lines[-1].startswith("*Not run:* 100 epochs (Selfish, 1500 units, S = 0.9")
+    assert lines[-1] == ("*Not run:* 33 epochs (dense, 272 units, Selfish, 1500 units, S = 0.8); all of: 100 epochs.")
 
 
 def test_points_name_their_files(root: Path) -> None:

@@ -116,6 +116,16 @@ def test_tables_have_the_papers_numbers_beside_ours(root: Path) -> None:
     assert "| stacked LSTM: SNT-ASGD | 1.5 ± 0.0 | 2.7 ± 0.0 | 0.5 | 2 | 3 |" in large
 
 
+def test_candidates_that_no_tuning_asked_for_are_not_missing(root: Path) -> None:
+    grid = ITEMS["tuning"].rows
+    case = grid[5].case
+    assert case is not None
+    Results(root, "small").save(*made_up(case, 11, 100.0))
+    line = table(ITEMS["tuning"], ResultView.read(root, "small")).splitlines()[-1]
+    first = [row.label for row in grid if row.group == "dense" and not row.on_demand and row.case != case]
+    assert line.startswith(f"*Not run:* dense ({', '.join(first)}); all of: small-dense; sparse-0.5; ")
+
+
 def test_rows_without_runs_are_one_line(root: Path) -> None:
     for item in ITEMS.values():
         shown = table(item, ResultView.read(root, "small"))
@@ -124,7 +134,7 @@ def test_rows_without_runs_are_one_line(root: Path) -> None:
     shown = table(ITEMS["stacked-lstm"], ResultView.read(root, "small"))
     missing = shown.splitlines()[-1]
     assert missing.startswith("*Not run:* S = 0.67 (Small dense (NT-ASGD), Static ER (SNT-ASGD), ")
-    assert "; S = 0.62 (RigL (SNT-ASGD), " in missing
+    assert missing.endswith("; all of: S = 0.62; S = 0.9 (not in the paper).")
     assert "as first published" not in missing  # only the paper has these
 
 

@@ -124,6 +124,7 @@ def _printed(row: Row, key: str) -> str:
 class _TableBuilder:
     """Rows with results, rows without, and footnotes of a table."""
 
+    item: Item
     view: ResultView
     rows: list[list[str]] = field(default_factory=list)
     missing: list[Row] = field(default_factory=list)
@@ -149,20 +150,31 @@ class _TableBuilder:
         """Return the table, its footnotes, and one line that names the rows without a run."""
         parts = [markdown(headings, self.rows, text)] if self.rows else []
         parts += [f"{mark} {meaning}" for mark, meaning in self.notes.items()]
-        if line := not_run(self.missing, self.view.scale):
+        if line := not_run(self.item, self.missing, self.view.scale):
             parts.append(line)
         return "\n\n".join(parts)
 
 
-def not_run(rows: Sequence[Row], scale: Scale) -> str:
-    """Return one line that names rows without a run, by their groups; empty for a scale that gets no more runs."""
-    if not rows or scale.superseded:
-        return ""
+def not_run(item: Item, missing: Sequence[Row], scale: Scale) -> str:
+    """Return one line that names the rows without a run, or their group if none of its rows has one.
+
+    The line is empty for a superseded scale. Candidates that no tuning has asked for are left out.
+    """
     groups: dict[str, list[str]] = {}
-    for row in rows:
-        groups.setdefault(row.group, []).append(row.label)
-    names = (f"{group} ({', '.join(labels)})" if group else "; ".join(labels) for group, labels in groups.items())
-    return f"*Not run:* {'; '.join(names)}."
+    for row in missing:
+        if not row.on_demand:
+            groups.setdefault(row.group, []).append(row.label)
+    if not groups or scale.superseded:
+        return ""
+    started = {row.group for row in item.rows if row.case is not None and row not in missing}
+    parts = [
+        f"{group} ({', '.join(labels)})" if group else "; ".join(labels)
+        for group, labels in groups.items()
+        if group in started or not group
+    ]
+    if whole := [group for group in groups if group and group not in started]:
+        parts.append(f"all of: {'; '.join(whole)}")
+    return f"*Not run:* {'; '.join(parts)}."
 
 
 SETTINGS = ("dropout", "averaged from epoch")
@@ -176,7 +188,7 @@ def dropout_of(result: Result) -> str:
 
 def _perplexities(item: Item, view: ResultView) -> str:
     splits = [key for key in ("valid", "test") if any(key in row.paper for row in item.rows)]
-    builder = _TableBuilder(view)
+    builder = _TableBuilder(item, view)
     for row in item.rows:
         results = view.of(item, row)
         if not results:
@@ -203,7 +215,7 @@ def _learned_nothing(result: Result) -> bool:
 
 
 def _operations(item: Item, view: ResultView) -> str:
-    builder = _TableBuilder(view)
+    builder = _TableBuilder(item, view)
     for row in item.rows:
         results = [result for result in view.of(item, row) if result.operations is not None]
         if not results:
@@ -227,7 +239,7 @@ def _gates(item: Item, view: ResultView) -> str:
             continue
         densities = {name: gates for result in results for name, gates in result.density.items() if len(gates) > 2}
         gates = [gate for gate in dict.fromkeys(itertools.chain(*densities.values())) if gate != "all"]
-        builder = _TableBuilder(view)
+        builder = _TableBuilder(item, view)
         for matrix in densities:
             cells = []
             for gate in ("all", *gates):
@@ -237,11 +249,11 @@ def _gates(item: Item, view: ResultView) -> str:
         dropout, start = builder.settings(results)
         about = f"{counted(len(results), 'seed')}, dropout {dropout}, averaged from epoch {start}"
         parts.append(f"**{row.group}** ({about})\n\n{builder.markdown(['sparsity, %', 'all', *gates])}")
-    return "\n\n".join(filter(None, [*parts, not_run(missing, view.scale)]))
+    return "\n\n".join(filter(None, [*parts, not_run(item, missing, view.scale)]))
 
 
 def _large_weights(item: Item, view: ResultView) -> str:
-    builder = _TableBuilder(view)
+    builder = _TableBuilder(item, view)
     for row in item.rows:
         results = view.of(item, row)
         if not results:
@@ -260,7 +272,7 @@ def _large_weights(item: Item, view: ResultView) -> str:
 
 
 def _distances(item: Item, view: ResultView) -> str:
-    builder = _TableBuilder(view)
+    builder = _TableBuilder(item, view)
     pairs = pairs_of(item, view.scale, view.seeds)
     for row in item.rows:
         measured = [(pair[0], records) for pair in pairs if pair[0].case == row.case
@@ -276,7 +288,7 @@ def _distances(item: Item, view: ResultView) -> str:
 
 
 def _times(item: Item, view: ResultView) -> str:
-    builder = _TableBuilder(view)
+    builder = _TableBuilder(item, view)
     marks = sorted({point["seconds"] for row in item.rows for point in _points(view.of(item, row))})
     for row in item.rows:
         results = view.of(item, row)
@@ -295,7 +307,7 @@ def _points(results: Sequence[Result]) -> list[dict[str, float]]:
 
 def _costs(item: Item, view: ResultView) -> str:
     """Return the table of the comparison, and a line that names the networks without a run."""
-    builder = _TableBuilder(view)
+    builder = _TableBuilder(item, view)
     for row in item.rows:
         results = view.of(item, row)
         if not results:
