@@ -1,4 +1,4 @@
-"""The options of ``selfish-rnn bench``, defined once: the fields of a model are the flags of the command."""
+"""Options of ``selfish-rnn bench``, defined once: the fields of a model are the options of the command."""
 
 from __future__ import annotations
 
@@ -12,37 +12,38 @@ import typer
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from selfish_rnn.bench.engines import ENGINES
-from selfish_rnn.errors import UserError
+from selfish_rnn.errors import UserError, plain_reason, shown
 
 Network = Literal["lstm", "rhn", "on-lstm"]
 Kind = Literal["step", "inference", "operators", "memory", "width"]
 Optimizer = Literal["sgd", "adam", "snt-asgd"]
 
 NETWORKS = {"lstm": 1500, "rhn": 830, "on-lstm": 1150}
-"""The networks, with the paper's hidden sizes."""
+"""Networks with the hidden sizes of the paper."""
 
 
-def _words(text: Any) -> Any:
+def _split(text: Any) -> Any:
     return [word.strip() for word in text.split(",")] if isinstance(text, str) else text
 
 
-def _in_order_of(known: Sequence[str], given: Sequence[str], always: Sequence[str] = ()) -> tuple[str, ...]:
-    for name in given:
+def _ordered(known: Sequence[str], names: Sequence[str], always: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return `names` and `always` in the order of `known`."""
+    for name in names:
         if name not in known:
             raise ValueError(f"must be of {', '.join(known)}")
-    return tuple(name for name in known if name in given or name in always)
+    return tuple(name for name in known if name in names or name in always)
 
 
-_SPLIT = BeforeValidator(_words)
-_KINDS = AfterValidator(partial(_in_order_of, get_args(Kind)))
-_ENGINES = AfterValidator(partial(_in_order_of, tuple(ENGINES), always=("dense",)))
-_ONCE = AfterValidator(lambda given: tuple(dict.fromkeys(given)))
+_SPLIT = BeforeValidator(_split)
+_KINDS = AfterValidator(partial(_ordered, get_args(Kind)))
+_ENGINES = AfterValidator(partial(_ordered, tuple(ENGINES), always=("dense",)))
+_UNIQUE = AfterValidator(lambda values: tuple(dict.fromkeys(values)))
 _Count = Annotated[int, Field(ge=1)]
 _Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
 class BenchOptions(BaseModel):
-    """What is measured, of which networks, and how.
+    """Networks, measurements and engines of a benchmark.
 
     ::
 
@@ -51,87 +52,93 @@ class BenchOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    network: Network = Field("lstm", description="Which network.")
-    hidden: Annotated[tuple[_Count, ...], _SPLIT, _ONCE] = Field(
+    network: Network = Field("lstm", description="Network.")
+    hidden: Annotated[tuple[_Count, ...], _SPLIT, _UNIQUE] = Field(
         description=f"Hidden sizes (default: the paper's; {', '.join(f'{name} {n}' for name, n in NETWORKS.items())})."
     )
-    sparsity: Annotated[tuple[_Fraction, ...], _SPLIT, _ONCE] = Field(
+    sparsity: Annotated[tuple[_Fraction, ...], _SPLIT, _UNIQUE] = Field(
         (0.5, 0.67, 0.8, 0.9, 0.95), description="Fractions of zeros."
     )
-    batch: _Count = Field(20, description="Texts trained on side by side.")
-    window: _Count = Field(35, description="Tokens of each text in a training step.")
-    vocabulary: _Count = Field(10_000, description="Words.")
+    batch: _Count = Field(20, description="Batch size of training.")
+    window: _Count = Field(35, description="BPTT length in tokens.")
+    vocabulary: _Count = Field(10_000, description="Number of words.")
     what: Annotated[tuple[Kind, ...], _SPLIT, _KINDS] = Field(
-        ("step", "inference", "operators", "memory"), description="What to measure."
+        ("step", "inference", "operators", "memory"), description="Measurements."
     )
-    widths: Annotated[tuple[_Count, ...], _SPLIT, _ONCE] = Field(
+    widths: Annotated[tuple[_Count, ...], _SPLIT, _UNIQUE] = Field(
         (1500, 2048, 4096, 8192, 16384, 32768),
-        description="For width: hidden sizes with the number of weights that --hidden has at each --sparsity.",
+        description="With --what width: hidden sizes, with the number of weights of --hidden at each --sparsity.",
     )
     engines: Annotated[tuple[str, ...], _SPLIT, _ENGINES] = Field(
-        tuple(ENGINES), description="What to compare; dense always takes part."
+        tuple(ENGINES), description="Engines to compare (default: all; dense is always included)."
     )
-    rounds: _Count = Field(5, description="How often everything is measured, in turns.")
+    rounds: _Count = Field(5, description="Number of measurement rounds; engines take turns in each.")
     limit: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         None, description="Seconds after which a row gets no more rounds (default: no limit)."
     )
-    threads: _Count | None = Field(None, description="Threads (default: as many as torch takes).")
-    optimizer: Optimizer = Field("sgd", description="Optimizer of the training steps.")
-    keep_memory: bool = Field(False, description="Keep freed memory, as train does.")
-    out: Path = Field(Path("bench"), description="Folder for bench.json and bench.png.")
+    threads: _Count | None = Field(None, description="Number of threads (default: that of torch).")
+    optimizer: Optimizer = Field("sgd", description="Optimizer of training steps.")
+    keep_memory: bool = Field(False, description="Keep freed memory, like train.")
+    out: Path = Field(Path("bench"), description="Folder of bench.json and bench.png.")
 
     @model_validator(mode="before")
     @classmethod
-    def _size_of_the_paper(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        network = given.get("network", cls.model_fields["network"].default)
+    def _default_size(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        network = values.get("network", cls.model_fields["network"].default)
         # An unknown network has an error of its own.
-        return {"hidden": (NETWORKS.get(network, 1),), **given}
+        return {"hidden": (NETWORKS.get(network, 1),), **values}
 
 
 def flag(name: str) -> str:
-    """``--keep-memory`` for the field ``keep_memory``."""
+    """Return the option of a field.
+
+    >>> flag("keep_memory")
+    '--keep-memory'
+    """
     return "--" + name.replace("_", "-")
 
 
-def read(given: Mapping[str, Any]) -> BenchOptions:
-    """The options given as values or as words of the command line; a wrong one is a :class:`UserError`."""
+def read(values: Mapping[str, Any]) -> BenchOptions:
+    """Validate options, given as values or as words of the command line; None stands for the default.
+
+    Raises:
+        UserError: If an option is invalid.
+    """
     try:
-        return BenchOptions.model_validate(given)
+        return BenchOptions.model_validate({name: value for name, value in values.items() if value is not None})
     except ValidationError as error:
-        first = error.errors()[0]
-        reason = first["msg"].replace("Input should be", "must be")
-        raise UserError(f"{flag(str(first['loc'][0]))} {reason}, got {first['input']!r}") from None
+        detail = error.errors()[0]
+        name = flag(str(detail["loc"][0]))
+        if detail["type"] == "extra_forbidden":
+            raise UserError(f"no such option: {name}") from None
+        raise UserError(f"{name} {plain_reason(detail['msg'])}, got {shown(detail['input'])}") from None
 
 
-def parse(context: typer.Context) -> BenchOptions:
-    """The options in the words that a command was called with; ``--help`` prints them all and leaves."""
-
-    def command(**words: Any) -> BenchOptions:
-        return read({name: word for name, word in words.items() if word is not None})
-
+def signature() -> inspect.Signature:
+    """Return the signature of the command: an option for every field, with its description and default in the help."""
     parameters = []
     for name, field in BenchOptions.model_fields.items():
         kind: Any = bool if field.annotation is bool else str | None
-        metavar = None if kind is bool else _metavar(field.annotation)
-        default = None if field.is_required() else field.default
+        default = None if field.is_required() or name == "engines" else field.default
         if isinstance(default, tuple):
-            default = ",".join(map(str, default))
-        option = typer.Option(default, flag(name), help=field.description, metavar=metavar)
-        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind))
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command(help=context.command.help)(command)
-    options = app(context.args, prog_name=context.command_path, standalone_mode=False)
-    if not isinstance(options, BenchOptions):  # but the exit code of --help
-        raise typer.Exit
-    return options
+            default = ", ".join(map(str, default))
+        elif kind is not bool and default is not None:
+            default = str(default)
+        metavar = None if kind is bool else _metavar(field.annotation)
+        option = typer.Option(flag(name), help=field.description, metavar=metavar)
+        parameters.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
+        )
+    return inspect.Signature(parameters)
 
 
 def _metavar(annotation: Any) -> str:
-    """``INT,...`` for a list of numbers, ``a|b`` for a choice."""
+    """Return ``N,...`` for a list of numbers, ``a|b`` for a choice."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Literal:
         return "|".join(arguments)
     if origin is tuple:
         return f"{_metavar(arguments[0])},..."
-    return _metavar(arguments[0]) if arguments else str(annotation.__name__).upper()
+    if arguments:
+        return _metavar(arguments[0])
+    return {int: "N", float: "X", Path: "DIR", str: "NAME"}[annotation]
