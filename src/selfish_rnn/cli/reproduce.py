@@ -56,7 +56,9 @@ def reproduce(
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Store finished run folders as results (needs --commit).", hidden=True)
     ] = False,
-    commit: Annotated[str | None, typer.Option(metavar="COMMIT", help="With --adopt: commit that trained the runs.", hidden=True)] = None,
+    commit: Annotated[
+        str | None, typer.Option(metavar="COMMIT", help="With --adopt: commit that trained the runs.", hidden=True)
+    ] = None,
     render: Annotated[
         bool, typer.Option("--render", help="Update README.md, docs/results.md and their figures.", hidden=True)
     ] = False,

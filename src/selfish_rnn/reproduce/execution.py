@@ -160,7 +160,7 @@ class _Clock:
         self.points: list[dict[str, float]] = state.get("points", [])
         records = RunFolder(folder).metrics.read()
         # A killed scheduler could not store the time of its runs; the runs themselves did.
-        self.seconds: float = max(state.get("seconds", 0.0), records[-1]["seconds"] if records else 0.0)
+        self.seconds: float = max(state.get("seconds", 0.0), records[-1].seconds if records else 0.0)
 
     def add(self, seconds: float) -> None:
         self.seconds += seconds

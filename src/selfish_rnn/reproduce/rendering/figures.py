@@ -16,8 +16,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from selfish_rnn.analysis import figures, records
+from selfish_rnn.analysis import figures
 from selfish_rnn.analysis.figures.style import save_svg
+from selfish_rnn.analysis.records import RunRecord
 from selfish_rnn.files import read_json, write_atomically
 from selfish_rnn.reproduce.case import Case, Item
 from selfish_rnn.reproduce.paper import ITEMS
@@ -35,7 +36,7 @@ from selfish_rnn.reproduce.rendering.tables import (
     label_of,
 )
 from selfish_rnn.reproduce.rendering.verdicts import FAILS, HOLDS, decisions
-from selfish_rnn.reproduce.results import LARGE, Result
+from selfish_rnn.reproduce.results import Result
 
 FOLDER = Path("docs/figures")
 """Folder of the figures of documents, in the repository."""
@@ -145,25 +146,9 @@ def _of_costs(item: Item, view: ResultView) -> Figures:
     return {"": draw_pareto(points)} if points else {}
 
 
-def _record(result: Result) -> Any:
-    """Return a result as a record of a run."""
-    series = result.series
-    large = series[LARGE]
-    epochs = [
-        records.EpochRecord(
-            epoch=epoch,
-            step=0,
-            train_perplexity=series["train_perplexity"][index],
-            valid_perplexity=series["valid_perplexity"][index],
-            seconds=series["seconds"][index],
-            averaging=series["averaging"][index],
-            active_weights=series["active_weights"][index],
-            density=result.density,
-            weights_above={name: counts[index] for name, counts in large.items()},
-        )
-        for index, epoch in enumerate(series["epoch"])
-    ]
-    return records.RunRecord(name=result.run, settings=result.settings, epochs=epochs, summary=result.summary)
+def _record(result: Result) -> RunRecord:
+    """Return a result as the record of a run that figures show."""
+    return RunRecord(name=result.run, settings=result.settings, epochs=result.epochs, summary=result.summary)
 
 
 _FIGURES: dict[str, Callable[[Item, ResultView], Figures]] = {

@@ -11,9 +11,10 @@ from typing import Any
 from selfish_rnn.files import read_json
 from selfish_rnn.reproduce.case import Item, Row
 from selfish_rnn.reproduce.plan import pairs_of, runs_of_case
-from selfish_rnn.reproduce.results import LARGE, Result, Results
+from selfish_rnn.reproduce.results import Result, Results
 from selfish_rnn.reproduce.scales import Scale, scale_named
 from selfish_rnn.text import counted, spread
+from selfish_rnn.training.records import WEIGHTS_ABOVE
 
 EMPTY = "-"
 DAGGER = "†"
@@ -262,7 +263,7 @@ def _large_weights(item: Item, view: ResultView) -> str:
         before, after = [], []
         for result in results:
             averaging = result.series["averaging"]
-            totals = [sum(counts) for counts in zip(*result.series[LARGE].values(), strict=True)]
+            totals = [sum(counts) for counts in zip(*result.series[WEIGHTS_ABOVE].values(), strict=True)]
             start = averaging.index(True) if True in averaging else len(averaging) - 1
             before.append(totals[max(start - 1, 0)] / 1000)
             after.append(totals[-1] / 1000)
