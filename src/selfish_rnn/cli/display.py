@@ -13,10 +13,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from selfish_rnn.experiment.methods import ConfiguredMethod
+from selfish_rnn.experiment.methods import method_row
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.runs.logs import tensorboard_installed
 from selfish_rnn.text import duration, plain_table, say
+from selfish_rnn.topology import Method
 from selfish_rnn.training.evaluation import perplexity
 from selfish_rnn.training.metrics import Listener, StepReport
 from selfish_rnn.training.records import EpochRecord
@@ -162,7 +163,7 @@ def show_start(console: Console, trainer: Trainer, folder: Path) -> None:
 
 def _method_text(experiment: Experiment) -> str:
     """Return the name of the method with its replaced parts."""
-    method, parts = experiment.method.configured.method, experiment.method.build().part_names()
+    method, parts = experiment.method.base, experiment.method.build().part_names()
     replaced = [f"{part}={parts[part]}" for part, name in method.part_names().items() if parts[part] != name]
     return f"{method.name} with {', '.join(replaced)}" if replaced else method.name
 
@@ -213,9 +214,9 @@ def show_next(console: Console, experiment: Experiment, folder: Path) -> None:
     say(console, f"  selfish-rnn train --config {config} {variant}")
 
 
-def show_methods(console: Console, methods: Iterable[ConfiguredMethod]) -> None:
+def show_methods(console: Console, methods: Iterable[Method]) -> None:
     """Print the parts and the reference of every method."""
-    rows, width = [configured.row() for configured in methods], min(console.width, PAGE)
+    rows, width = [method_row(method) for method in methods], min(console.width, PAGE)
     table = plain_table()
     headings = ("method", "allocation", "removal", "pool", "growth", "redistribution")
     for heading in headings:

@@ -67,6 +67,6 @@ def show(arguments: SettingsArgument = None) -> None:
 def methods() -> None:
     """Print the method table: the parts of every method."""
     from selfish_rnn.cli.display import show_methods
-    from selfish_rnn.experiment.methods import CONFIGURED_METHODS
+    from selfish_rnn.experiment.methods import CONFIGURABLE_METHODS
 
-    show_methods(output(), CONFIGURED_METHODS.values())
+    show_methods(output(), CONFIGURABLE_METHODS.values())
