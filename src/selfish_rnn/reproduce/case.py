@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from selfish_rnn.experiment.presets import assignment
+
 METHOD_OVERRIDES: dict[str, tuple[str, ...]] = {
     "by-matrix": ("method=selfish", "method.pool=matrix"),
     "no-gate-redistribution": ("method=selfish", "method.pool=gate", "method.redistribution=gate"),
@@ -50,10 +52,14 @@ class Case:
 
     def overrides(self, updates: int) -> tuple[str, ...]:
         """Return the case as ``key=value`` overrides of a preset that rewires every `updates` updates."""
-        method = METHOD_OVERRIDES.get(self.method, (f"method={self.method}",))
-        sparsity = () if self.sparsity is None else (f"sparsity={self.sparsity:g}",)
-        interval = () if self.rewire_every == 1 else (f"rewire_every={max(round(self.rewire_every * updates), 1)}",)
-        return (*method, f"optimizer.name={self.optimizer}", *sparsity, *interval, *self.changes)
+        interval = max(round(self.rewire_every * updates), 1)
+        return (
+            *METHOD_OVERRIDES.get(self.method, (assignment("method", self.method),)),
+            assignment("optimizer.name", self.optimizer),
+            *(() if self.sparsity is None else (assignment("sparsity", self.sparsity),)),
+            *(() if self.rewire_every == 1 else (assignment("rewire_every", interval),)),
+            *self.changes,
+        )
 
 
 @dataclass(frozen=True)
