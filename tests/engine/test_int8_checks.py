@@ -16,7 +16,7 @@ from selfish_rnn.engine import QuantizedWeight, available
 from selfish_rnn.engine.int8 import operators as int8
 from selfish_rnn.engine.int8.targets import int8_target, int8_targets, use_int8_target
 from selfish_rnn.runtime.next_word import NextWord
-from selfish_rnn.runtime.program import NOWHERE, Program
+from selfish_rnn.runtime.word_program import NOWHERE, Program
 
 pytestmark = needs_kernels
 

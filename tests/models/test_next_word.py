@@ -14,7 +14,7 @@ from selfish_rnn.engine.int8.targets import int8_target, int8_targets, use_int8_
 from selfish_rnn.models import LanguageModel, MixtureOfSoftmaxesLSTM, OrderedNeuronsLSTM, RecurrentHighwayNetwork
 from selfish_rnn.models.stacked import StackedRNN
 from selfish_rnn.runtime.next_word import NextWord, choose
-from selfish_rnn.runtime.program import Program
+from selfish_rnn.runtime.word_program import Program
 
 pytestmark = pytest.mark.skipif(not available(), reason="the packed engine's kernels are not built")
 

@@ -22,7 +22,7 @@ from selfish_rnn.models.base import (
 from selfish_rnn.models.cells.mixture import MixtureDecoder
 from selfish_rnn.models.cells.weight_drop import WeightDropLSTM
 from selfish_rnn.models.regularisers import embed, locked_dropout
-from selfish_rnn.runtime.program import Place, Program
+from selfish_rnn.runtime.word_program import Place, Program
 
 
 class MixtureOfSoftmaxesLSTM(LanguageModel):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from selfish_rnn.engine import library
 from selfish_rnn.engine.library import address
-from selfish_rnn.runtime.program import CompiledProgram, Place, Program
+from selfish_rnn.runtime.word_program import CompiledProgram, Place, Program
 
 
 class NextWord:

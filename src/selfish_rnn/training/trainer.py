@@ -13,6 +13,7 @@ from torch import Tensor
 
 from selfish_rnn.corpora import Corpus
 from selfish_rnn.engine.library import forget_workspace
+from selfish_rnn.engine.saving import SavedWeights, load_optimizer_state, load_sparse, optimizer_state
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import detach
 from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
@@ -30,9 +31,7 @@ from selfish_rnn.training.build import (
 )
 from selfish_rnn.training.evaluation import evaluate, perplexity
 from selfish_rnn.training.metrics import (
-    AverageRecord,
     DivergedError,
-    EpochRecord,
     Listener,
     StepReport,
     describe,
@@ -41,14 +40,7 @@ from selfish_rnn.training.metrics import (
     spoilt_weight,
 )
 from selfish_rnn.training.ranks import BatchParts, Ranks
-from selfish_rnn.training.saved_weights import (
-    load_portable_optimizer,
-    load_portable_weights,
-    portable_optimizer,
-    portable_weights,
-    with_masks,
-    without_masks,
-)
+from selfish_rnn.training.records import NETWORK_KEYS, AverageRecord, EpochRecord
 from selfish_rnn.training.state import Clock, TrainState
 from selfish_rnn.training.windows import batched, draw_length, window_at
 
@@ -207,12 +199,14 @@ class Trainer:
             learning_rate=learning_rate,
             prune_rate=self.sparsifier.last_rewired_fraction if method.rewires or method.prunes else 0.0,
             seconds=state.seconds,
-            network=network,
-            large_weights=large,
-            best=state.settled and state.best_epoch == epoch,
-            epochs=experiment.epochs,
-            seconds_left=self._seconds_left(),
+            train_perplexity=perplexity(train_loss),
+            valid_perplexity=perplexity(valid_loss),
+            active_weights=network["active_weights"],
+            total_weights=network["total_weights"],
+            density=network["density"],
+            weights_above=large,
             averages=averages,
+            measures={key: value for key, value in network.items() if key not in NETWORK_KEYS},
         )
         with giving_back_freed_memory():
             self._tell(lambda listener: listener.on_epoch(record))
@@ -260,7 +254,7 @@ class Trainer:
                 if self.averages.validated(name, loss):
                     for listener in self.listeners:
                         listener.on_best_average(self, name)
-            records[name] = AverageRecord(loss, started)
+            records[name] = AverageRecord(loss, started, perplexity(loss))
         if self.averages.end_epoch(raw_loss):
             self._note(f"averages with from: trigger start after epoch {epoch}")
         return records
@@ -305,11 +299,13 @@ class Trainer:
             rows=len(self.rows) - 1,
             loss=state.loss_sum / state.row,
             tokens_per_second=self._clock.rate(),
-            seconds_left=self._seconds_left(),
+            seconds_left=self.seconds_left,
         )
         self._tell(lambda listener: listener.on_step(report))
 
-    def _seconds_left(self) -> float:
+    @property
+    def seconds_left(self) -> float:
+        """Estimate of the remaining training time."""
         rows_done = self.state.epoch * (len(self.rows) - 1) + self.state.row
         rows_in_all = self.experiment.epochs * (len(self.rows) - 1)
         return self.state.seconds * (rows_in_all - rows_done) / max(rows_done, 1)
@@ -322,17 +318,21 @@ class Trainer:
         signal = self.sparsifier.method.signal
         return [] if signal is not None and signal.kept_by_optimizer else self.sparsifier.sparse_weights
 
-    def weights(self) -> dict[str, Tensor]:
-        """The weights as they are saved: the same from either engine, each matrix with its mask."""
-        return portable_weights(self.model, self.sparsifier.sparse_weights)
+    def weights(self) -> SavedWeights:
+        """Return the weights as they are saved: the same from either engine."""
+        return SavedWeights.of(self.model, self.sparsifier.sparse_weights)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to continue from here, with either engine and any number of ranks."""
+        saved = self.weights()
+        # The topologies are those of the saved weights.
+        sparsifier = {key: value for key, value in self.sparsifier.state_dict().items() if key != "topologies"}
         return {
             "state": asdict(self.state),
-            "model": self.weights(),
-            "sparsifier": without_masks(self.sparsifier.state_dict()),
-            "optimizer": portable_optimizer(self.optimizer, self.model, self._stateful_weights),
+            "model": saved.tensors,
+            "shapes": {name: list(shape) for name, shape in saved.shapes.items()},
+            "sparsifier": sparsifier,
+            "optimizer": optimizer_state(self.optimizer, self.model, self._stateful_weights),
             "learning_rate": self.learning_rate.state_dict(),
             **({"averages": self.averages.state_dict()} if self.experiment.averages else {}),
             **self._parts.state_dict(),
@@ -342,9 +342,10 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what :meth:`state_dict` of the same experiment gave."""
         # The weights first: a sparsifier that rewires at the next update starts to collect their dense gradients.
-        load_portable_weights(self.model, state["model"], "the saved state")
-        self.sparsifier.load_state_dict(with_masks(state["sparsifier"], state["model"]))
-        load_portable_optimizer(self.optimizer, state["optimizer"], self.model, self._stateful_weights)
+        saved = SavedWeights(state["model"], {name: tuple(shape) for name, shape in state["shapes"].items()})
+        load_sparse(self.model, saved, "the saved state")
+        self.sparsifier.load_state_dict({**state["sparsifier"], "topologies": saved.topologies()})
+        load_optimizer_state(self.optimizer, state["optimizer"], self.model, self._stateful_weights)
         self.learning_rate.load_state_dict(state["learning_rate"])
         if "averages" in state:
             self.averages.load_state_dict(state["averages"])
