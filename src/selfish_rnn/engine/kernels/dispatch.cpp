@@ -104,7 +104,6 @@ void selfish_highway_forward(const HighwayForward* layer) { chosen().highway_for
 void selfish_highway_backward(const HighwayBackward* layer) { chosen().highway_backward(layer); }
 void selfish_ordered_forward(const OrderedForward* layer) { chosen().ordered_forward(layer); }
 void selfish_ordered_backward(const OrderedBackward* layer) { chosen().ordered_backward(layer); }
-void selfish_float_step(const Program* program) { chosen().float_step(program); }
 
 }  // extern "C"
 }  // namespace selfish
