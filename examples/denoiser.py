@@ -77,7 +77,7 @@ def speech(seconds: float, rng: np.random.Generator) -> Floats:
     source = np.where(voiced > 0, phase % 1 - 0.5, rng.normal(0, 0.3, count)) * loudness
     spectra, shaped = np.fft.rfft(frames_of(source)), []
     frequency = np.fft.rfftfreq(WINDOW, 1 / RATE)
-    for spectrum, peaks, is_voiced in zip(spectra, formants, voiced[:: HOP], strict=False):
+    for spectrum, peaks, is_voiced in zip(spectra, formants, voiced[::HOP], strict=False):
         if is_voiced:
             widths, heights = np.array([80, 120, 180, 250]), np.array([1.0, 0.6, 0.35, 0.2])
             gains = sum(h / (1 + ((frequency - f) / w) ** 2) for f, w, h in zip(peaks, widths, heights, strict=True))
@@ -100,7 +100,9 @@ def noise(seconds: float, rng: np.random.Generator) -> Floats:
     seconds_axis = np.arange(count) / RATE
     if rng.random() < 0.3:
         hum = rng.choice([50, 60, 100, 120])
-        sound += sum(rng.uniform(0, 0.5) * np.sin(2 * np.pi * hum * k * seconds_axis + rng.uniform(0, 6)) for k in range(1, 8))
+        sound += sum(
+            rng.uniform(0, 0.5) * np.sin(2 * np.pi * hum * k * seconds_axis + rng.uniform(0, 6)) for k in range(1, 8)
+        )
     if rng.random() < 0.3:
         for at in rng.integers(0, count - 400, rng.integers(1, 8)):
             sound[at : at + 400] += rng.normal(0, 3, 400) * np.exp(-np.arange(400) / 80)
@@ -267,7 +269,9 @@ def main(epochs: int = 30, clips: int = 480, tests: int = 24, out: str = "denois
             weights = sum(layer.weights for layer in stream.layers)
             row = {"network": path.stem, "snr_gain_db": gain, "weights": weights, "bytes": path.stat().st_size}
             rows.append(row | {"frame_us": step_time(stream)})
-            print("{network:20}  {snr_gain_db:5.2f} dB  {weights:7,}  {bytes:7,}  {frame_us:6.1f} µs".format(**rows[-1]))
+            print(
+                "{network:20}  {snr_gain_db:5.2f} dB  {weights:7,}  {bytes:7,}  {frame_us:6.1f} µs".format(**rows[-1])
+            )
             write_wave(folder / f"{path.stem}.wav", denoise(stream, read_wave(folder / "noisy.wav")))
     (folder / "denoiser.json").write_text(json.dumps(rows, indent=1) + "\n")
     return rows
