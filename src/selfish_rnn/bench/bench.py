@@ -16,7 +16,7 @@ from rich.status import Status
 from torch import Tensor
 
 from selfish_rnn import __version__
-from selfish_rnn.bench import measurements, report
+from selfish_rnn.bench import measurements, report, streams
 from selfish_rnn.bench.engines import ENGINES, KINDS, measured
 from selfish_rnn.bench.measurements import Row, completed, interleaved
 from selfish_rnn.bench.options import BenchOptions
@@ -185,7 +185,7 @@ class Benchmark:
                 continue
             self._tell(f"building {engine}")
             try:
-                call = workload.next_word(engine) if kind == "inference" else workload.training_step(engine)
+                call = _call(kind, workload, engine)
                 results[engine] = torch.as_tensor(call()).flatten().float()
             except Exception as error:
                 if engine in ("dense", "masked") or ENGINES[engine].kernels:
@@ -194,7 +194,7 @@ class Benchmark:
                 self._leave_out(engine, f"{type(error).__name__}: {reason[:100]}")
             else:
                 calls[engine] = call
-                if kind == "inference" and engine != "dense" and ENGINES[engine].baseline_of:
+                if kind in ("inference", "stream") and engine != "dense" and ENGINES[engine].baseline_of:
                     self._kept[engine] = call
         return calls, results
 
@@ -230,6 +230,13 @@ class Benchmark:
     def _tell(self, text: str) -> None:
         if self.status is not None:
             self.status.update(f"{self._now}: {text}")
+
+
+def _call(kind: str, workload: Workload, engine: str) -> Callable[[], Any]:
+    """Return a call that does once what a kind of measurement times."""
+    if kind == "stream":
+        return streams.step(engine, workload.options.network, workload.hidden, workload.sparsity)
+    return workload.next_word(engine) if kind == "inference" else workload.training_step(engine)
 
 
 def difference(found: Tensor, expected: Tensor) -> float:

@@ -14,13 +14,19 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from selfish_rnn.bench.engines import ENGINES
 from selfish_rnn.errors import UserError
 
-Network = Literal["lstm", "rhn", "on-lstm"]
-Kind = Literal["step", "inference", "operators", "memory", "width"]
+Network = Literal["lstm", "gru", "rhn", "on-lstm"]
+Kind = Literal["step", "inference", "operators", "memory", "width", "stream"]
 Optimizer = Literal["snt-asgd", "nt-asgd", "sgd", "momentum-sgd", "adam"]
 """Names of the optimizers of experiments, here without importing torch."""
 
 NETWORKS = {"lstm": 1500, "rhn": 830, "on-lstm": 1150}
 """The networks, with the paper's hidden sizes."""
+
+STREAM_HIDDEN = (24, 40, 64, 128, 256, 384, 512)
+"""Hidden sizes of streams by default: from guitar amplifiers to speech enhancement."""
+
+STREAM_SPARSITY = (0.0, 0.5, 0.67, 0.8, 0.9)
+"""Sparsities of streams by default: with 0 there is nothing to skip."""
 
 
 def _words(text: Any) -> Any:
@@ -85,6 +91,10 @@ class BenchOptions(BaseModel):
     @classmethod
     def _size_of_the_paper(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         network = given.get("network", cls.model_fields["network"].default)
+        if _words(given.get("what")) in (["stream"], ("stream",)):
+            return {"hidden": STREAM_HIDDEN, "sparsity": STREAM_SPARSITY, **given}
+        if network == "gru":
+            raise ValueError("gru is measured with --what stream")
         # An unknown network has an error of its own.
         return {"hidden": (NETWORKS.get(network, 1),), **given}
 

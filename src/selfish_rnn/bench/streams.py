@@ -19,11 +19,6 @@ from selfish_rnn.sparsifier import Sparsifier
 FEATURES = 40
 """Numbers of a step's input."""
 
-HIDDEN = (24, 40, 64, 128, 256, 384, 512)
-"""Units that are measured unless others are named: from guitar amplifiers to speech enhancement."""
-
-SPARSITY = (0.0, 0.5, 0.67, 0.8, 0.9)
-
 Call = Callable[[], Any]
 
 
