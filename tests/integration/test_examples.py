@@ -92,7 +92,7 @@ def test_the_classifier_needs_fewer_than_ten_added_lines() -> None:
     assert 0 < len(added) < 10
 
 
-SESSIONS = ("tutorial.md",)
+SESSIONS = ("tutorial.md", "streaming.md")
 """Pages whose blocks go on from each other."""
 
 
