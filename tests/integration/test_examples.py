@@ -27,6 +27,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "own_cell": (2, 3),
     "characters": (2, 2000),
     "fine_tuning": (1, "epochs=1", "train_tokens=3000"),
+    "denoiser": (1, 4, 1),
     "with_lightning": (2, 128),
     "two_processes": (2, 5),
 }
