@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import json
 import typing
 from collections.abc import Sequence
 from importlib import resources
@@ -13,7 +14,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from selfish_rnn.errors import UserError, nearest, shown, unknown
+from selfish_rnn.errors import UserError, nearest, plain_reason, shown, unknown
 from selfish_rnn.experiment.optimizers import OPTIMIZERS
 from selfish_rnn.experiment.sections import names_of
 from selfish_rnn.experiment.settings import MODEL_SETTINGS, Experiment
@@ -171,6 +172,16 @@ def with_assignments(settings: Settings, assignments: Sequence[str]) -> Settings
     return settings
 
 
+def assignment(key: str, value: Any) -> str:
+    """Return the word ``key=value`` that :func:`with_assignments` reads back as this value.
+
+    >>> assignment("optimizer.lr", 0.5), assignment("early_stop", None), assignment("restart_at", [2, 4])
+    ('optimizer.lr=0.5', 'early_stop=null', 'restart_at=[2, 4]')
+    """
+    plain = isinstance(value, str) and (key == "corpus" or _value(value) == value)
+    return f"{key}={value if plain else json.dumps(value)}"
+
+
 def build_experiment(settings: Settings, source: str) -> Experiment:
     """Validate settings; what is wrong is an error that says where they come from."""
     try:
@@ -278,8 +289,7 @@ def explain(error: ValidationError, settings: type[BaseModel]) -> str:
         elif kind == "missing":
             text = f"{key} is missing"
         else:
-            expected = detail["msg"].replace("Input should be", "must be")
-            text = f"{key}: {expected}, got {shown(detail['input'])}"
+            text = f"{key}: {plain_reason(detail['msg'])}, got {shown(detail['input'])}"
         # A value that can be of several types has an error for each; the first says enough.
         explanations.setdefault(key, text)
     more = error.error_count() - len(explanations)

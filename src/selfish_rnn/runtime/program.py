@@ -558,7 +558,11 @@ class Program:
         return None if values is None else self._vector(values, name or "bias")
 
     def _vector(self, values: Tensor, name: str) -> str:
-        return self._store(values, name, values.detach().to("cpu", torch.float32).reshape(-1).clone(memory_format=torch.contiguous_format))
+        return self._store(
+            values,
+            name,
+            values.detach().to("cpu", torch.float32).reshape(-1).clone(memory_format=torch.contiguous_format),
+        )
 
     def _matrix(self, matrix: Matrix, name: str) -> str:
         if isinstance(matrix, Tensor):
