@@ -53,11 +53,13 @@ const char* selfish_description() {
 }
 
 const int64_t* selfish_structure_sizes() {
-  static const int64_t sizes[] = {
-      sizeof(IndexHeader),    sizeof(LayerShape),      sizeof(LayerWeights),   sizeof(LayerGradients),
-      sizeof(LayerForward),   sizeof(LayerBackward),   sizeof(HighwayForward), sizeof(HighwayBackward),
-      sizeof(OrderedForward), sizeof(OrderedBackward), sizeof(WindowsHeader),  sizeof(Int8Weights),
-      sizeof(Int8Layer),      sizeof(Operation),       sizeof(Program),        0};
+  static const int64_t sizes[] = {sizeof(IndexHeader),    sizeof(LayerShape),
+                                  sizeof(LayerWeights),   sizeof(LayerGradients),
+                                  sizeof(LayerForward),   sizeof(LayerBackward),
+                                  sizeof(HighwayForward), sizeof(HighwayBackward),
+                                  sizeof(OrderedForward), sizeof(OrderedBackward),
+                                  sizeof(WindowsHeader),  sizeof(Int8Weights),
+                                  sizeof(Int8Layer),      0};
   return sizes;
 }
 

@@ -43,7 +43,8 @@ size_t srnn_word_count(const srnn_model* model);
 const char* srnn_word(const srnn_model* model, size_t index);
 int64_t srnn_word_index(const srnn_model* model, const char* word);
 
-/* A stream in new memory, or in the caller's, which must have srnn_stream_size bytes. Both begin at the initial state. */
+/* A stream in new memory, or in the caller's, which must have srnn_stream_size bytes. Both begin at the initial state.
+ */
 srnn_stream* srnn_stream_new(const srnn_model* model);
 size_t srnn_stream_size(const srnn_model* model);
 srnn_stream* srnn_stream_new_in(const srnn_model* model, void* memory, size_t bytes);

@@ -72,7 +72,8 @@ extern "C" {
 int64_t selfish_windows_bytes(const Int8Weights* weights) { return packing(*weights).header().bytes; }
 void selfish_windows_build(const Int8Weights* weights, char* memory) { packing(*weights).build(memory); }
 int64_t selfish_windows_valid(const void* windows, int64_t bytes) {
-  return WindowsChecking{static_cast<const char*>(windows), {}}.valid(bytes, chosen().step.rules.height, chosen().has_planes);
+  return WindowsChecking{static_cast<const char*>(windows), {}}.valid(bytes, chosen().step.rules.height,
+                                                                      chosen().has_planes);
 }
 void selfish_windows_weights(const void* windows, int64_t* first, uint16_t* column, int8_t* value, float* scale) {
   windows_weights(Windows(windows), first, column, value, scale);

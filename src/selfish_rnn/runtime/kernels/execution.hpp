@@ -30,7 +30,8 @@ inline void look_up(const Matrix& matrix, int64_t row, float* y) {
     case kRowsFloat: std::memcpy(y, matrix.values + row * matrix.columns, sizeof(float) * matrix.columns); return;
     case kSparseInt8: return Windows(matrix.windows).lookup(row, y);
     case kDenseFloat: {
-      const int64_t block = row / (kBlock * kFloatLanes) * kBlock, vectors = std::min(kBlock, matrix.groups - block);
+      const int64_t block = row / (kBlock * kFloatLanes) * kBlock;
+      const int64_t vectors = std::min<int64_t>(kBlock, matrix.groups - block);
       const float* from = matrix.values + block * kFloatLanes * matrix.columns + row - block * kFloatLanes;
       for (int64_t column = 0; column < matrix.columns; ++column) y[column] = from[column * vectors * kFloatLanes];
       return;
@@ -92,8 +93,7 @@ inline void run(const Operation& operation, const Step& step, const Team& team) 
     team.each(operation.count, [&](int64_t k) { function(x + k * size, size, k); });
   };
   switch (operation.kind) {
-    case kLinear:
-      return multiply(operation, x, y, step.activations + team.thread * step.activation_bytes, team);
+    case kLinear: return multiply(operation, x, y, step.activations + team.thread * step.activation_bytes, team);
     case kEmbedding:
       if (team.thread == 0) look_up(*operation.matrix, step.tokens[operation.extra], y);
       return;
@@ -140,8 +140,7 @@ inline void run(const Operation& operation, const Step& step, const Team& team) 
     case kSoftmax: return parts([&](const float* v, int64_t n, int64_t k) { softmax(v, n, y + k * n); });
     case kLogSoftmax: return parts([&](const float* v, int64_t n, int64_t k) { log_softmax(v, n, y + k * n); });
     case kSum: return parts([&](const float* v, int64_t n, int64_t k) { y[k] = total(v, n); });
-    case kMean:
-      return parts([&](const float* v, int64_t n, int64_t k) { y[k] = total(v, n) / static_cast<float>(n); });
+    case kMean: return parts([&](const float* v, int64_t n, int64_t k) { y[k] = total(v, n) / static_cast<float>(n); });
     case kMixture: return mixture(operation, x, second, y, part);
     case kLayerNorm: return parts([&](const float* v, int64_t n, int64_t k) { normalise<true>(v, n, a, y + k * n); });
     default: return parts([&](const float* v, int64_t n, int64_t k) { normalise<false>(v, n, a, y + k * n); });
@@ -169,7 +168,7 @@ inline void run_step(const Step& step) {
 
 // The layouts that these kernels want.
 constexpr MatrixRules matrix_rules() {
-  return {kHeight, kFloatLanes, kWindow, kDenseFloatFrom, kDenseInt8From, planes_for};
+  return {kHeight, kFloatLanes, kBlock, kWindow, kDenseFloatFrom, kDenseInt8From, planes_for};
 }
 
 }  // namespace SELFISH_TARGET

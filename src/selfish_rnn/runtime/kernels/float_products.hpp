@@ -8,21 +8,26 @@
 namespace selfish {
 namespace SELFISH_TARGET {
 
-// A vector of rows, what a window of columns looks like in registers, and a fused multiplication and addition where the
-// processor has one: sums of floats may differ between processors in the last bits, those of int8 never do.
+// A vector of rows, as many of them as registers hold in a block, and lookups in a window of columns. Dense products
+// are the same sums in the same order on every processor. Sparse ones are added up as the layout has them, and fused
+// where the processor can: they may differ in the last bits.
 #if defined(__AVX512F__)
-constexpr int kFloatLanes = 16, kWindow = 32;
+constexpr int kFloatLanes = 16, kBlock = 8, kWindow = 32;
 using Lanes = V16;
-SELFISH_INLINE Lanes fused(Lanes a, Lanes b, Lanes c) { return (Lanes)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+SELFISH_INLINE Lanes fused(Lanes a, Lanes b, Lanes c) {
+  return (Lanes)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+}
 SELFISH_INLINE Lanes look_up(const float* x, const uint8_t* code) {
   const __m512i index = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(code)));
   return (Lanes)_mm512_permutex2var_ps(_mm512_loadu_ps(x), index, _mm512_loadu_ps(x + 16));
 }
 constexpr double kDenseFloatFrom = 0.5;
 #elif defined(__AVX2__) && defined(__FMA__)
-constexpr int kFloatLanes = 8, kWindow = 16;
+constexpr int kFloatLanes = 8, kBlock = 6, kWindow = 16;
 using Lanes = V8;
-SELFISH_INLINE Lanes fused(Lanes a, Lanes b, Lanes c) { return (Lanes)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c); }
+SELFISH_INLINE Lanes fused(Lanes a, Lanes b, Lanes c) {
+  return (Lanes)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+}
 SELFISH_INLINE Lanes look_up(const float* x, const uint8_t* code) {
   const __m256i index = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(code)));
   const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(x), index);
@@ -31,7 +36,7 @@ SELFISH_INLINE Lanes look_up(const float* x, const uint8_t* code) {
 }
 constexpr double kDenseFloatFrom = 0.3;
 #else
-constexpr int kFloatLanes = 8, kWindow = 256;
+constexpr int kFloatLanes = 8, kBlock = 3, kWindow = 256;
 using Lanes = V8;
 #if defined(__ARM_NEON)
 SELFISH_INLINE Lanes fused(Lanes a, Lanes b, Lanes c) {
@@ -60,28 +65,35 @@ SELFISH_INLINE void store_rows(float* y, Lanes sum, const float* bias, int64_t c
   }
 }
 
-// A block of so many vectors of rows. Several sums of each, so that additions need not wait for each other.
+// A block of so many vectors of rows. Even and odd columns are added up apart, so that additions need not wait for each
+// other.
 template <int Vectors>
 inline void multiply_block(const float* w, const float* x, int64_t columns, const float* bias, float* y, int64_t rows) {
-  constexpr int kSets = Vectors >= 3 ? 2 : 4, kStep = Vectors * kFloatLanes;
-  Lanes sum[kSets][Vectors] = {};
+  constexpr int kStep = Vectors * kFloatLanes;
+  Lanes even[Vectors] = {}, odd[Vectors] = {};
   int64_t column = 0;
-  for (; column + kSets <= columns; column += kSets, w += kSets * kStep) {
-    SELFISH_UNROLL for (int set = 0; set < kSets; ++set) {
-      const Lanes here = broadcast<Lanes>(x[column + set]);
-      SELFISH_UNROLL for (int at = 0; at < Vectors; ++at)
-        sum[set][at] = fused(load<Lanes>(w + set * kStep + at * kFloatLanes), here, sum[set][at]);
-    }
+  for (; column + 2 <= columns; column += 2, w += 2 * kStep) {
+    const Lanes first = broadcast<Lanes>(x[column]), second = broadcast<Lanes>(x[column + 1]);
+  SELFISH_UNROLL for (int at = 0; at < Vectors; ++at) even[at] += load<Lanes>(w + at * kFloatLanes) * first;
+    SELFISH_UNROLL for (int at = 0; at < Vectors; ++at) odd[at] += load<Lanes>(w + kStep + at * kFloatLanes) * second;
   }
-  for (; column < columns; ++column, w += kStep)
-    SELFISH_UNROLL for (int at = 0; at < Vectors; ++at)
-      sum[0][at] = fused(load<Lanes>(w + at * kFloatLanes), broadcast<Lanes>(x[column]), sum[0][at]);
+  if (column < columns) {
+    const Lanes first = broadcast<Lanes>(x[column]);
+    SELFISH_UNROLL for (int at = 0; at < Vectors; ++at) even[at] += load<Lanes>(w + at * kFloatLanes) * first;
+  }
   SELFISH_UNROLL for (int at = 0; at < Vectors; ++at) {
-    Lanes total = sum[0][at] + sum[1][at];
-    if constexpr (kSets == 4) total += sum[2][at] + sum[3][at];
     const int64_t row = at * kFloatLanes;
-    store_rows(y + row, total, bias == nullptr ? nullptr : bias + row, rows - row);
+    store_rows(y + row, even[at] + odd[at], bias == nullptr ? nullptr : bias + row, rows - row);
   }
+}
+
+// Calls multiply_block for a number of vectors that is known when the program runs.
+template <int Vectors = kBlock>
+inline void multiply_vectors(int64_t vectors, const float* w, const float* x, int64_t columns, const float* bias,
+                             float* y, int64_t rows) {
+  if constexpr (Vectors > 1)
+    if (vectors < Vectors) return multiply_vectors<Vectors - 1>(vectors, w, x, columns, bias, y, rows);
+  multiply_block<Vectors>(w, x, columns, bias, y, rows);
 }
 
 inline void multiply_dense_float(const Matrix& matrix, const float* x, const float* bias, float* y, const Team& team) {
@@ -89,14 +101,8 @@ inline void multiply_dense_float(const Matrix& matrix, const float* x, const flo
   const int64_t end = blocks * (team.thread + 1) / team.size;
   for (int64_t block = blocks * team.thread / team.size; block < end; ++block) {
     const int64_t row = block * kBlock * kFloatLanes;
-    const float* w = matrix.values + row * matrix.columns;
-    const float* here = bias == nullptr ? nullptr : bias + row;
-    switch (std::min(kBlock, matrix.groups - block * kBlock)) {
-      case 1: multiply_block<1>(w, x, matrix.columns, here, y + row, matrix.rows - row); break;
-      case 2: multiply_block<2>(w, x, matrix.columns, here, y + row, matrix.rows - row); break;
-      case 3: multiply_block<3>(w, x, matrix.columns, here, y + row, matrix.rows - row); break;
-      default: multiply_block<4>(w, x, matrix.columns, here, y + row, matrix.rows - row);
-    }
+    multiply_vectors(std::min<int64_t>(kBlock, matrix.groups - block * kBlock), matrix.values + row * matrix.columns, x,
+                     matrix.columns, bias == nullptr ? nullptr : bias + row, y + row, matrix.rows - row);
   }
 }
 

@@ -57,7 +57,7 @@ inline Activations quantise(const float* x, int64_t columns, uint8_t* to, float 
   const bool zero = !finite || (fixed == 0.f && top < kSmallest);
   const float inverse = zero ? 0.f : fixed > 0.f ? 1.f / fixed : 127.f / top;
   const V8 limit = broadcast<V8>(127.f), shift = broadcast<V8>(12582912.f);  // 1.5 * 2^23: adding it rounds to a whole
-                                                                            // number, in the lowest bits
+                                                                             // number, in the lowest bits
   for (int64_t at = 0; at < columns; at += 8) {
     V8 here = (zero ? V8{} : load_some(x + at, columns - at)) * inverse;
     here = here > limit ? limit : here < -limit ? -limit : here;

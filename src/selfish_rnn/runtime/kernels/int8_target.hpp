@@ -1,5 +1,5 @@
-// The table of int8_kernels.hpp for the processor that is compiled for. Only kernels are in it: what is compiled for many
-// processors may not use the standard library's containers, of which the linker keeps any one of the copies.
+// The table of int8_kernels.hpp for the processor that is compiled for. Only kernels are in it: what is compiled for
+// many processors may not use the standard library's containers, of which the linker keeps any one of the copies.
 #pragma once
 
 #include "../../engine/kernels/abi.hpp"

@@ -16,7 +16,7 @@ namespace selfish {
 
 constexpr int64_t kMostNumbers = int64_t{1} << 24;  // of all vectors of a program, besides four times the file's bytes
 constexpr int64_t kLargestVector = int64_t{1} << 28;
-constexpr int64_t kLine = 16;                       // floats of a cache line
+constexpr int64_t kLine = 16;  // floats of a cache line
 
 // What an operation of the file needs: operands, results, numbers, tensors.
 struct OperationRule {
@@ -123,7 +123,8 @@ class ProgramReader {
     }
     read_boundary(program);
     const auto& operations = program.at("operations", Json::kArray).items;
-    const Json& shapes = program.at("matrices", Json::kObject);
+    if (text("layout") != "1") wrong("stores matrices in layout \"" + text("layout").substr(0, 40) + "\", not \"1\"");
+    const Json shapes = Json::read(text("shapes"));
     for (const auto& shape : shapes.fields) {
       if (shape.second.items.size() != 2) wrong("is damaged: a matrix has no shape");
       shapes_[shape.first.text] = {in_range(shape.second.items[0].whole(), 1, kLargestVector),
@@ -179,9 +180,7 @@ class ProgramReader {
 
   // Values
 
-  int64_t index(const Json& from) const {
-    return in_range(from.whole(), 0, static_cast<int64_t>(sizes_.size()) - 1);
-  }
+  int64_t index(const Json& from) const { return in_range(from.whole(), 0, static_cast<int64_t>(sizes_.size()) - 1); }
   int64_t read_value(const Json& from) {
     const int64_t value = index(from);
     if (places_[value] < 0) wrong("is damaged: an operation reads what is not computed yet");
@@ -277,10 +276,13 @@ class ProgramReader {
     }
   }
 
-  const Shape& shape_of(const std::string& name) const {
+  // A dense matrix has its shape as a tensor, a sparse one in the metadata.
+  Shape shape_of(const std::string& name) const {
     const auto found = shapes_.find(name);
-    if (found == shapes_.end()) wrong("has no shape of a matrix " + name);
-    return found->second;
+    if (found != shapes_.end()) return found->second;
+    const SavedTensor& dense = file_.tensor(name, "F32");
+    if (dense.shape.size() != 2 || dense.count() < 1) wrong("has " + name + " of another shape");
+    return {dense.shape[0], dense.shape[1]};
   }
 
   // The matrix in one layout, made when it is first needed.
@@ -301,12 +303,11 @@ class ProgramReader {
   }
 
   SavedMatrix read_matrix(const std::string& name) const {
-    const Shape& shape = shape_of(name);
+    const Shape shape = shape_of(name);
     SavedMatrix made;
     made.rows = shape.rows, made.columns = shape.columns;
-    if (const SavedTensor* dense = file_.find(name)) {
-      if (dense->type != "F32" || dense->shape != std::vector<int64_t>{shape.rows, shape.columns})
-        wrong("has " + name + " of another type or shape");
+    if (shapes_.count(name) == 0) {
+      const SavedTensor* dense = file_.find(name);
       made.values = dense->numbers<float>();
       made.first.resize(shape.rows + 1);
       for (int64_t row = 0; row <= shape.rows; ++row) made.first[row] = row * shape.columns;
@@ -333,7 +334,8 @@ class ProgramReader {
     const int64_t rows = to.rows, columns = to.columns;
     to.first.assign(rows + 1, 0);
     if (const SavedTensor* bits = file_.find(name + ".bits")) {
-      if (bits->type != "U8" || bits->count() != (rows * columns + 7) / 8) wrong("has " + name + ".bits of another size");
+      if (bits->type != "U8" || bits->count() != (rows * columns + 7) / 8)
+        wrong("has " + name + ".bits of another size");
       const auto* from = reinterpret_cast<const uint8_t*>(bits->data);
       for (int64_t row = 0; row < rows; ++row) {
         for (int64_t at = row * columns; at < (row + 1) * columns; ++at)
@@ -446,8 +448,8 @@ class ProgramReader {
   }
 
   // Everything of one kind: sizes that fit, and what the kernel needs to know.
-  void check(const OperationRule& rule, Operation& made, const std::vector<int64_t>& in, const std::vector<int64_t>& out,
-             const std::vector<Json>& numbers, const std::vector<Json>& tensors) {
+  void check(const OperationRule& rule, Operation& made, const std::vector<int64_t>& in,
+             const std::vector<int64_t>& out, const std::vector<Json>& numbers, const std::vector<Json>& tensors) {
     const auto need = [&](bool fits) {
       if (!fits) wrong(std::string("is damaged: sizes of an operation ") + rule.name + " do not fit");
     };
@@ -459,7 +461,7 @@ class ProgramReader {
       case kLinear: return check_linear(made, in[0], out[0], numbers, tensors);
       case kEmbedding: {
         const std::string& weights = name(tensors[0]);
-        const Shape& shape = shape_of(weights);
+        const Shape shape = shape_of(weights);
         made.extra = in_range(numbers[0].whole(), 0, static_cast<int64_t>(to_.token_counts.size()) - 1);
         need(out[0] == shape.columns && to_.token_counts[made.extra] <= shape.rows);
         // In the layout that something multiplies, if anything does.
@@ -467,7 +469,7 @@ class ProgramReader {
         const bool is_int8 = file_.find(weights + ".scales") != nullptr;
         const bool as_float = forms != forms_.end() && forms->second.as_float;
         const bool as_int8 = forms != forms_.end() ? forms->second.as_int8 : is_int8;
-        const bool as_rows = forms == forms_.end() && file_.find(weights) != nullptr;
+        const bool as_rows = forms == forms_.end() && shapes_.count(weights) == 0;
         made.matrix = matrix(weights, as_int8 && !as_float, as_rows);
         return;
       }
@@ -523,7 +525,7 @@ class ProgramReader {
   void check_linear(Operation& made, int64_t in, int64_t out, const std::vector<Json>& numbers,
                     const std::vector<Json>& tensors) {
     const std::string& weights = name(tensors[0]);
-    const Shape& shape = shape_of(weights);
+    const Shape shape = shape_of(weights);
     made.count = in_range(numbers[0].whole(), 1, in);
     made.extra = in_range(numbers[1].whole(), 0, 1);
     made.a = constant(numbers[2]);

@@ -11,11 +11,11 @@ namespace selfish {
 // The existing weights of a matrix in the order of their positions: float32, or int8 with a scale for each row.
 struct SavedMatrix {
   int64_t rows = 0, columns = 0;
-  std::vector<int64_t> first;     // rows + 1: the first weight of each row
-  std::vector<uint32_t> column;   // of each weight
-  std::vector<float> values;      // float32, or
-  std::vector<int8_t> bytes;      // int8
-  std::vector<float> scale;       // of int8
+  std::vector<int64_t> first;    // rows + 1: the first weight of each row
+  std::vector<uint32_t> column;  // of each weight
+  std::vector<float> values;     // float32, or
+  std::vector<int8_t> bytes;     // int8
+  std::vector<float> scale;      // of int8
 
   bool is_int8() const { return !scale.empty(); }
   int64_t count() const { return first.back(); }
@@ -75,7 +75,8 @@ class LaidOutMatrix {
     const int64_t lanes = rules.lanes, groups = (saved.rows + lanes - 1) / lanes, columns = saved.columns;
     float* values = made.take<float>(groups * lanes * columns);
     for (int64_t row = 0; row < saved.rows; ++row) {
-      const int64_t block = row / (lanes * kBlock) * kBlock, vectors = std::min(kBlock, groups - block);
+      const int64_t block = row / (lanes * rules.block) * rules.block;
+      const int64_t vectors = std::min(rules.block, groups - block);
       float* to = values + block * lanes * columns + row - block * lanes;
       for (int64_t at = saved.first[row]; at < saved.first[row + 1]; ++at)
         to[saved.column[at] * vectors * lanes] = saved.value(row, at);

@@ -6,25 +6,62 @@
 namespace selfish {
 
 enum OperationKind : int64_t {
-  kLinear, kEmbedding, kCopy, kFrames,
-  kLstmCell, kGruCell, kRnnTanhCell, kRnnReluCell, kHighwayCell, kOrderedCell,
-  kAdd, kSubtract, kMultiply, kDivide, kMaximum, kMinimum,
-  kAbs, kSqrt, kExp, kLog, kSquare, kTanh, kSigmoid, kRelu, kGelu, kGeluTanh, kSilu, kSoftsign, kHardsigmoid,
-  kHardswish, kLogSigmoid, kAffine, kClamp, kLeakyRelu, kElu, kSoftplus,
-  kSoftmax, kLogSoftmax, kSum, kMean, kMixture, kLayerNorm, kRmsNorm
+  kLinear,
+  kEmbedding,
+  kCopy,
+  kFrames,
+  kLstmCell,
+  kGruCell,
+  kRnnTanhCell,
+  kRnnReluCell,
+  kHighwayCell,
+  kOrderedCell,
+  kAdd,
+  kSubtract,
+  kMultiply,
+  kDivide,
+  kMaximum,
+  kMinimum,
+  kAbs,
+  kSqrt,
+  kExp,
+  kLog,
+  kSquare,
+  kTanh,
+  kSigmoid,
+  kRelu,
+  kGelu,
+  kGeluTanh,
+  kSilu,
+  kSoftsign,
+  kHardsigmoid,
+  kHardswish,
+  kLogSigmoid,
+  kAffine,
+  kClamp,
+  kLeakyRelu,
+  kElu,
+  kSoftplus,
+  kSoftmax,
+  kLogSoftmax,
+  kSum,
+  kMean,
+  kMixture,
+  kLayerNorm,
+  kRmsNorm
 };
 
 // Places are floats from the beginning of the memory; -1 is nowhere.
 struct Operation {
   int64_t kind;
-  int64_t phase;       // operations of one phase do not depend on each other
-  int64_t size;        // numbers of the first result
+  int64_t phase;  // operations of one phase do not depend on each other
+  int64_t size;   // numbers of the first result
   int64_t input[3];
   int64_t output[2];
   int64_t input_size[2];
-  int64_t count;       // vectors, parts, frames or units of a chunk
-  int64_t extra;       // the token of an embedding; the dilation of frames; whether activations are int8
-  float a, b;          // constants
+  int64_t count;  // vectors, parts, frames or units of a chunk
+  int64_t extra;  // the token of an embedding; the dilation of frames; whether activations are int8
+  float a, b;     // constants
   const Matrix* matrix;
   const float* bias;
 };
