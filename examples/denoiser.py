@@ -4,7 +4,7 @@ The signals are synthesized: syllables with pitch and formants, fricatives and p
 dense network and Selfish ones with a third and a tenth of its weights are trained, about a minute each, and streamed in
 float32 and int8. The table shows the gain in signal-to-noise ratio on new signals, the existing weights, the size of
 the file, and the time of one step from Python (a frame is 16 ms of sound). `--out denoiser` keeps the files and sounds
-in a folder, for the C program in denoiser.c. Expected output:
+in a folder, for the C program in c/denoiser.c. Expected output:
 
     network               SNR gain          weights     file   time of a frame
 """
