@@ -43,7 +43,8 @@ def test_every_example_is_run_here() -> None:
 
 def test_the_list_of_examples_is_complete() -> None:
     listed = re.findall(r"^\| \[(.+?)\]", (ROOT / "examples" / "README.md").read_text(), flags=re.MULTILINE)
-    files = {path.name for path in (ROOT / "examples").iterdir() if path.is_file()}
+    folder = ROOT / "examples"
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
     assert set(listed) == files - {"README.md"}
 
 

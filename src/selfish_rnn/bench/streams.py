@@ -42,13 +42,13 @@ class Layer(nn.Module):
 def layer(kind: str, hidden: int, sparsity: float) -> Layer:
     """Return a layer, the same for every engine, with zeros at a fraction of its positions."""
     torch.manual_seed(SEED)
-    made = Layer(kind, hidden).eval().requires_grad_(False)
+    model = Layer(kind, hidden).eval().requires_grad_(False)
     if sparsity:
-        made.requires_grad_(True)
+        model.requires_grad_(True)
         settings: dict[str, Any] = {"method": "static", "min_side": 1, "rescale": False, "seed": SEED}
-        Sparsifier(made, sparsity=sparsity, **settings).detach()
-        made.requires_grad_(False)
-    return made
+        Sparsifier(model, sparsity=sparsity, **settings).detach()
+        model.requires_grad_(False)
+    return model
 
 
 def step(engine: str, kind: str, hidden: int, sparsity: float) -> Call:
