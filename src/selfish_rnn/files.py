@@ -62,8 +62,8 @@ def _error_number(error: Exception) -> int | None:
     if isinstance(error, OSError):
         return error.errno
     # safetensors writes in Rust and hands the cause on as text only.
-    found = re.search(r"os error (\d+)", str(error))
-    return int(found.group(1)) if found else None
+    match = re.search(r"os error (\d+)", str(error))
+    return int(match.group(1)) if match else None
 
 
 def is_partial(path: Path) -> bool:
@@ -156,16 +156,16 @@ def write_json(path: Path, content: Any) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError as error:
         raise UserError(f"{path} is not valid JSON: it is nested too deep") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:
         raise UserError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise UserError(f"{path} must hold a JSON object")
-    return found
+    return content
 
 
 def append(path: Path, data: bytes) -> None:

@@ -92,9 +92,9 @@ def peak_memory() -> float | None:
     The mark is that of its own address space (``VmHWM``) where the system has one. ``ru_maxrss`` would not do on
     Linux: a process started by a large one begins with the mark of the large one.
     """
-    told = _told("/proc/self/status", r"^VmHWM:\s+(\d+) kB")
-    if told is not None:
-        return int(told) * 1024 / _MIB
+    peak = _told("/proc/self/status", r"^VmHWM:\s+(\d+) kB")
+    if peak is not None:
+        return int(peak) * 1024 / _MIB
     try:
         import resource
     except ImportError:  # Windows
@@ -112,8 +112,8 @@ def available_memory() -> int | None:
 
 
 def _system_memory() -> int | None:
-    told = _told("/proc/meminfo", r"^MemAvailable:\s+(\d+) kB")
-    return None if told is None else int(told) * 1024
+    available = _told("/proc/meminfo", r"^MemAvailable:\s+(\d+) kB")
+    return None if available is None else int(available) * 1024
 
 
 def _group_memory() -> int | None:
@@ -166,13 +166,13 @@ def _ticks() -> tuple[int, int]:
 
 def processor() -> str:
     """The name its maker gave it, where the system tells."""
-    told = _told("/proc/cpuinfo", r"^model name\s*:\s*(.+)$") or ""
-    return told.strip() or platform.processor() or platform.machine()
+    name = _told("/proc/cpuinfo", r"^model name\s*:\s*(.+)$") or ""
+    return name.strip() or platform.processor() or platform.machine()
 
 
 def _told(path: str | Path, pattern: str) -> str | None:
     """What a line of a file of the system says, where there is one."""
     with contextlib.suppress(OSError):
-        found = re.search(pattern, Path(path).read_text(), re.MULTILINE)
-        return found.group(1) if found else None
+        match = re.search(pattern, Path(path).read_text(), re.MULTILINE)
+        return match.group(1) if match else None
     return None

@@ -138,7 +138,11 @@ def parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:
 
 def updated(optimizer: Optimizer) -> list[Tensor]:
     """Return the parameters that an optimizer has updated."""
-    return [each for each in parameters_of(optimizer) if optimizer.state.get(each) or each.grad is not None]
+    return [
+        parameter
+        for parameter in parameters_of(optimizer)
+        if optimizer.state.get(parameter) or parameter.grad is not None
+    ]
 
 
 def refuse_swapped(optimizer: Optimizer, call: str) -> None:

@@ -1,4 +1,4 @@
-"""One rewiring: the matrices and layers a method sees, and the dense scores it needs."""
+"""One rewiring: its schedule, the matrices and layers of a method, and dense scores."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from selfish_rnn.sparsifier.distributed import ParallelWrapper, mean_over_ranks, refuse_parted_ranks
+from selfish_rnn.sparsifier.distributed import ParallelWrapper, check_same_topologies, mean_over_ranks
 from selfish_rnn.sparsifier.optimizer_state import keeps_momentum, momentum
-from selfish_rnn.sparsifier.selection import Chosen, joined_gates, layer_weights
+from selfish_rnn.sparsifier.selection import Candidate, joined_gates, layer_weights
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.system import give_back_reused_memory
 from selfish_rnn.topology import (
@@ -34,10 +34,7 @@ from selfish_rnn.topology import (
 
 @dataclass(frozen=True)
 class Plan:
-    """The rewirings of a run: ``rewirings`` in all, by themselves after every ``rewire_every`` steps if that is given.
-
-    The first one has the ``prune_rate``, the others what the schedule makes of it.
-    """
+    """Rewirings of a run: their number, their prune rates and, if they are automatic, the steps between them."""
 
     method: Method
     schedule: Schedule
@@ -60,19 +57,19 @@ class Plan:
             )
 
     def rate(self, rewiring: int) -> float:
-        """The fraction of weights that a rewiring, from 1 on, removes and grows."""
+        """Return the fraction of weights that a rewiring, counted from 1, removes and grows."""
         if not self.method.rewires:
             return 0.0
         progress = 0.0 if self.rewirings is None else min(rewiring / self.rewirings, 1.0)
         return self.schedule.rate(progress, self.prune_rate)
 
     def due(self, step: int) -> bool:
-        """Whether a rewiring follows a step by itself."""
+        """Return whether an automatic rewiring follows a step."""
         return self.rewire_every is not None and step % self.rewire_every == 0
 
 
 class DenseScores:
-    """The dense gradients or momentum a method goes by, each kept no longer than it is needed.
+    """Dense gradients or momentum by which a method grows weights; gradients are freed after use.
 
     ``signal`` is the method's :attr:`~selfish_rnn.topology.Method.signal`. Momentum is that of the optimizer, which
     then is kept for all positions; with an optimizer that has none it is the gradient. A gradient is collected only
@@ -90,11 +87,11 @@ class DenseScores:
 
     @property
     def by_gradient(self) -> bool:
-        """Whether it is gradients that are needed."""
+        """Flag that gradients are needed."""
         return self._signal is not None and not any(map(self.is_momentum_of, self._optimizers))
 
     def is_momentum_of(self, optimizer: Optimizer) -> bool:
-        """Whether it is the momentum of this optimizer."""
+        """Return whether the score is the momentum of this optimizer."""
         return self.by_momentum and keeps_momentum(optimizer)
 
     def in_momentum(self) -> bool:
@@ -111,14 +108,14 @@ class DenseScores:
         self._until_known = in_momentum
 
     def start(self) -> None:
-        """Collect the dense gradients of the backward passes to come, if they are needed."""
+        """Start to collect dense gradients, if they are needed."""
         if self.by_gradient:
             for weight in self._weights:
                 weight.collect_gradient()
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[None]:
-        """Keep the dense gradients of the backward passes in this block."""
+        """Collect the dense gradients of backward passes in this block."""
         self.start()
         try:
             yield
@@ -127,34 +124,34 @@ class DenseScores:
                 weight.stop_collecting()
 
     def score(self, weight: SparseWeight) -> Tensor:
-        """The gradient or momentum of a whole matrix."""
+        """Return the gradient or momentum of a whole matrix."""
         if self.by_gradient:
             if not weight.has_gradient:
                 raise RuntimeError(
-                    "this method goes by the gradient of weights that do not exist: put the pass before "
+                    "this method grows by the gradient of weights that do not exist: put the pass before "
                     "rewire() in `with sparsifier.dense_gradients():`; of a packed model that is compiled, make that "
                     "pass with the model itself"
                 )
             gradient = mean_over_ranks(weight.collected_gradient())
             if not torch.isfinite(gradient).all():
                 raise FloatingPointError(
-                    f"the gradient of {weight.name} that growth goes by is NaN or infinite: leave it out, and collect "
-                    "that of another pass in `with sparsifier.dense_gradients():`"
+                    f"the gradient of {weight.name} by which weights grow is NaN or infinite: leave it out, and "
+                    "collect that of another pass in `with sparsifier.dense_gradients():`"
                 )
             return gradient
         if not any(optimizer.state for optimizer in self._optimizers):
-            raise RuntimeError("this method goes by the momentum of the optimizer, which has made no step yet")
+            raise RuntimeError("this method grows by the momentum of the optimizer, which has made no step yet")
         remembered = (momentum(optimizer, weight.parameter) for optimizer in self._optimizers)
         return next((score for score in remembered if score is not None), torch.zeros_like(weight.parameter))
 
     def clear(self) -> None:
-        """Forget the gradients: they have been used."""
+        """Free the gradients after use."""
         for weight in self._weights:
             weight.drop_gradient()
 
 
 class Matrix:
-    """What a method takes for one matrix: a weight, or several whose rows, one below the other, hold its gates."""
+    """Matrix of a method: one weight, or several weights whose rows are stacked."""
 
     def __init__(self, parts: Sequence[SparseWeight], gates: GateLayout) -> None:
         self.parts = parts
@@ -169,7 +166,7 @@ class Matrix:
         return sum(part.count for part in self.parts)
 
     def existing(self, score: Callable[[SparseWeight], Tensor]) -> ActiveWeights:
-        """The existing weights of all parts; ``score`` gives that of one."""
+        """Return the existing weights of all parts; ``score`` returns the dense score of one."""
         if len(self.parts) == 1:
             return self.parts[0].existing(partial(score, self.parts[0]))
         existing = [part.existing() for part in self.parts]
@@ -178,12 +175,12 @@ class Matrix:
         topology = Topology(
             (self.gates.rows, *self.parts[0].shape[1:]),
             self.gates,
-            torch.cat([each.topology.positions + start for each, start in zip(existing, starts, strict=True)]),
+            torch.cat([active.topology.positions + start for active, start in zip(existing, starts, strict=True)]),
         )
         return _concatenated(existing, topology, lambda: self.score(score))
 
     def score(self, score: Callable[[SparseWeight], Tensor]) -> Tensor:
-        """The dense score of all parts, one below the other."""
+        """Return the stacked dense scores of all parts."""
         return torch.cat([score(part) for part in self.parts])
 
     def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer], check_resize: Callable[[str], None]) -> None:
@@ -201,20 +198,20 @@ class Matrix:
 
 
 class Layer:
-    """The matrices of one recurrent layer, for a method that ranks their weights together."""
+    """Matrices of one recurrent layer, for a method that ranks their weights together."""
 
     def __init__(self, matrices: Sequence[Matrix]) -> None:
         self.matrices = matrices
 
     @property
     def parts(self) -> list[SparseWeight]:
-        """The weights of all matrices."""
+        """Weights of all matrices."""
         return [part for matrix in self.matrices for part in matrix.parts]
 
     def existing(self, score: Callable[[SparseWeight], Tensor]) -> ActiveWeights:
         """Return the existing weights of all matrices; ``score`` gives the dense score of one weight."""
         existing = [matrix.existing(score) for matrix in self.matrices]
-        topology = LayerTopology.of([each.topology for each in existing])
+        topology = LayerTopology.of([active.topology for active in existing])
         matrices = self.matrices
         return _concatenated(
             existing, topology, lambda: torch.cat([matrix.score(score).flatten() for matrix in matrices])
@@ -228,17 +225,17 @@ class Layer:
 
 def _concatenated(existing: Sequence[ActiveWeights], topology: Topology, score: Callable[[], Tensor]) -> ActiveWeights:
     """Join existing weights; gradients only if all of them have any."""
-    gradients = [each.gradients for each in existing if each.gradients is not None]
+    gradients = [active.gradients for active in existing if active.gradients is not None]
     return ActiveWeights(
         topology,
-        torch.cat([each.values for each in existing]),
+        torch.cat([active.values for active in existing]),
         torch.cat(gradients) if len(gradients) == len(existing) else None,
         score,
     )
 
 
 class _Joined(NamedTuple):
-    """Which of the chosen weights, by their numbers, are one matrix to a method: most are so alone."""
+    """Numbers of the chosen weights that form one matrix of a method: one for most matrices."""
 
     numbers: tuple[int, ...]
     shape: tuple[int, ...]
@@ -246,33 +243,39 @@ class _Joined(NamedTuple):
 
 
 class Matrices:
-    """The chosen weights of a model as the matrices that a method sees, in the order of their first weights.
+    """Chosen weights of a model, grouped into the matrices of a method, in the order of their first weights.
 
     A ``pool`` that is the layer joins the matrices of every recurrent layer.
     """
 
-    def __init__(self, model: nn.Module, chosen: Sequence[Chosen], pool: Pool) -> None:
-        numbers = {id(each.weight): number for number, each in enumerate(chosen)}
-        alone = {number: _Joined((number,), each.shape, each.gates) for number, each in enumerate(chosen)}
+    def __init__(self, model: nn.Module, chosen: Sequence[Candidate], pool: Pool) -> None:
+        numbers = {id(candidate.weight): number for number, candidate in enumerate(chosen)}
+        alone = {
+            number: _Joined((number,), candidate.shape, candidate.gates) for number, candidate in enumerate(chosen)
+        }
         for parts in joined_gates(model):
-            found = {numbers[each]: gates for each, gates in parts.items() if numbers.get(each) in alone}
-            if len(found) > 1:
+            parts_here = {
+                numbers[identity]: gates for identity, gates in parts.items() if numbers.get(identity) in alone
+            }
+            if len(parts_here) > 1:
                 gates = GateLayout(
-                    tuple(name for part in found.values() for name in part.names),
-                    tuple(size for part in found.values() for size in part.sizes),
+                    tuple(name for part in parts_here.values() for name in part.names),
+                    tuple(size for part in parts_here.values() for size in part.sizes),
                 )
-                for number in found:
+                for number in parts_here:
                     del alone[number]
-                alone[min(found)] = _Joined(tuple(found), (gates.rows, *chosen[min(found)].shape[1:]), gates)
+                alone[min(parts_here)] = _Joined(
+                    tuple(parts_here), (gates.rows, *chosen[min(parts_here)].shape[1:]), gates
+                )
         self._joined = [alone[number] for number in sorted(alone)]
         self._layers = self._group_by_layer(model, numbers) if pool.layer else []
 
     def _group_by_layer(self, model: nn.Module, numbers: Mapping[int, int]) -> list[list[int]]:
-        """The matrices, by their indices, of every layer of several matrices; each matrix belongs to one layer."""
+        """Return the indices of the matrices of every layer of several matrices; a matrix is in one layer at most."""
         free = {number: index for index, joined in enumerate(self._joined) for number in joined.numbers}
         layers = []
         for weights in layer_weights(model):
-            members = sorted({free[numbers[each]] for each in weights if numbers.get(each) in free})
+            members = sorted({free[numbers[identity]] for identity in weights if numbers.get(identity) in free})
             if len(members) > 1:
                 layers.append(members)
                 free = {number: index for number, index in free.items() if index not in members}
@@ -280,11 +283,11 @@ class Matrices:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        return [each.shape for each in self._joined]
+        return [group.shape for group in self._joined]
 
     def of(self, weights: Sequence[SparseWeight]) -> list[Matrix]:
-        """The matrices of these weights, which stand for the chosen ones."""
-        return [Matrix([weights[number] for number in each.numbers], each.gates) for each in self._joined]
+        """Return the matrices of these weights, which are in the order of the chosen ones."""
+        return [Matrix([weights[number] for number in group.numbers], group.gates) for group in self._joined]
 
     def rewired(self, weights: Sequence[SparseWeight]) -> list[Matrix | Layer]:
         """Return the matrices or layers of these weights that a method rewires, without frozen matrices."""
@@ -299,11 +302,11 @@ class Matrices:
         ]
 
     def counts(self, topologies: Sequence[Topology]) -> list[int]:
-        """How many weights each matrix has, if the chosen weights have these topologies."""
-        return [sum(topologies[number].count for number in each.numbers) for each in self._joined]
+        """Return the number of weights of each matrix, for these topologies of the chosen weights."""
+        return [sum(topologies[number].count for number in group.numbers) for group in self._joined]
 
     def densities(self, topologies: Sequence[Topology]) -> list[float]:
-        """Return for every weight the density of its matrix, of which the weight may be one part of several."""
+        """Return the density of the matrix of every chosen weight."""
         densities = [0.0] * len(topologies)
         for (numbers, shape, _), count in zip(self._joined, self.counts(topologies), strict=True):
             for number in numbers:
@@ -311,9 +314,9 @@ class Matrices:
         return densities
 
     def random_topologies(
-        self, chosen: Sequence[Chosen], counts: Sequence[int], generator: torch.Generator
+        self, chosen: Sequence[Candidate], counts: Sequence[int], generator: torch.Generator
     ) -> list[Topology]:
-        """For every weight a topology; so many positions are drawn from every whole matrix."""
+        """Draw ``counts`` positions from the matrices; return the topology of every chosen weight."""
         topologies: dict[int, Topology] = {}
         for (numbers, shape, gates), count in zip(self._joined, counts, strict=True):
             whole = Topology.random(shape, gates, count, generator)
@@ -347,7 +350,7 @@ def rewire_matrices(
         removed += int(rewiring.removed.sum())
         del rewiring
         give_back_reused_memory()
-    refuse_parted_ranks(weights)
+    check_same_topologies(weights)
     if any(weight.parameter.numel() != size for weight, size in zip(weights, sizes, strict=True)):
         wrapper.replan()
     return removed

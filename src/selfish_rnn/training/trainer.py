@@ -18,7 +18,7 @@ from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import detach
 from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
 from selfish_rnn.optim import AveragedSGD
-from selfish_rnn.sparsifier.distributed import refuse_parted_ranks
+from selfish_rnn.sparsifier.distributed import check_same_topologies
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.system import give_back_freed_memory, giving_back_freed_memory
 from selfish_rnn.training.build import (
@@ -85,7 +85,7 @@ class Trainer:
         """Train to the end, from wherever training stands now."""
         self._clock = Clock(self.state.seconds)
         self._parts.refuse_uneven()
-        refuse_parted_ranks(self.sparsifier.sparse_weights)
+        check_same_topologies(self.sparsifier.sparse_weights)
         with giving_back_freed_memory():
             self._tell(lambda listener: listener.on_start(self))
         while not self.state.finished:
