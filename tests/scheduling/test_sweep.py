@@ -64,7 +64,7 @@ def test_a_name_that_is_too_long_for_a_folder_is_cut_and_still_its_own(tmp_path:
         ({"gird": {}}, r"unknown key 'gird' \(did you mean 'grid'\?\)"),
         ({"preset": 3, "grid": {"seed": [1]}}, "preset must be the name of a preset, got 3"),
         ({"preset": "quickstat", "grid": {"seed": [1]}}, "unknown preset 'quickstat'"),
-        ({"settings": [1], "grid": {"seed": [1]}}, "settings must hold keys and values"),
+        ({"settings": [1], "grid": {"seed": [1]}}, "settings must contain keys and values"),
         ({"settings": {"epochs": 2}}, r"grid must hold settings with lists of values"),
         ({"grid": {"seed": 3}}, r"grid.seed must be a list of values, such as \[1, 2, 3\], got 3"),
         ({"grid": {"seed": []}}, "grid.seed must be a list of values"),
@@ -73,7 +73,7 @@ def test_a_name_that_is_too_long_for_a_folder_is_cut_and_still_its_own(tmp_path:
         ({"grid": {"sparstiy": [0.5]}}, "sparsity"),
         ({"grid": {"seed": list(range(200)), "epochs": list(range(1, 200))}}, "more than 10,000 runs"),
         ("grid: [", "is not valid YAML"),
-        ("3", "must hold keys and values"),
+        ("3", "must contain keys and values"),
     ],
 )
 def test_what_is_wrong_is_found_before_anything_starts(content: Any, told: str, tmp_path: Path) -> None:

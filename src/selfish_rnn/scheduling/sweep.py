@@ -82,7 +82,7 @@ class Sweep:
         if not isinstance(preset, str):
             raise UserError(f"{path}: preset must be the name of a preset, got {preset!r}")
         if not isinstance(settings, dict):
-            raise UserError(f"{path}: settings must hold keys and values, such as `epochs: 20`")
+            raise UserError(f"{path}: settings must contain keys and values, such as `epochs: 20`")
         grids = grid if isinstance(grid, list) else [grid]
         runs = []
         for one in grids:
