@@ -152,7 +152,7 @@ def sweep(
     import shlex
 
     from selfish_rnn.scheduling.scheduler import run
-    from selfish_rnn.scheduling.sweep import Sweep, seeds_together
+    from selfish_rnn.scheduling.sweep import Sweep, group_by_seed
 
     console = output()
     found = Sweep.read(file, runs or Path("runs") / file.stem)
@@ -166,7 +166,7 @@ def sweep(
         outcomes = run(work, number, display, launch).outcomes
     results = found.results()
     if results:
-        console.print(_table(seeds_together(results)))
+        console.print(_table(group_by_seed(results)))
         path = found.write_results()
         say(console, f"{len(results)} of {len(found.runs)} runs: {path}")
         command = f"selfish-rnn report {shlex.quote(str(found.folder))}/*/ --out {shlex.quote(file.stem + '.html')}"

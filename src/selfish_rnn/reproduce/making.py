@@ -11,7 +11,7 @@ from selfish_rnn.reproduce.plan import PlannedRun
 from selfish_rnn.reproduce.results import Results, collect, made_here
 from selfish_rnn.reproduce.scales import Scale
 from selfish_rnn.scheduling.jobs import check_begun, is_finished, run_command
-from selfish_rnn.scheduling.scheduler import Job, Launch, Listener, Progress, launch, run
+from selfish_rnn.scheduling.scheduler import Job, Launch, OnProgress, Progress, launch, run
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Workshop:
     runs: Path
     results: Results
     jobs: int = 1
-    listener: Listener = field(default=lambda progress: None)
+    listener: OnProgress = field(default=lambda progress: None)
     launch: Launch = launch
 
     def folder(self, planned: PlannedRun) -> Path:
@@ -36,7 +36,7 @@ class Workshop:
         """Whether a run has a result, or is about to have one."""
         return self.results.of(planned) is not None or is_finished(self.folder(planned))
 
-    def work(self, jobs: Sequence[Job], listener: Listener | None = None) -> Progress:
+    def work(self, jobs: Sequence[Job], listener: OnProgress | None = None) -> Progress:
         return run(jobs, self.jobs, listener or self.listener, self.launch)
 
 
