@@ -76,7 +76,7 @@ def test_a_checkpoint_is_taken_whole_or_not_at_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", ""])
 def test_nothing_is_written_outside_the_folder(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no file inside a run folder"):
+    with pytest.raises(ValueError, match="is not a file inside a run folder"):
         apply(Changes({name: b"x"}), tmp_path / "copy")
 
 
