@@ -229,7 +229,7 @@ def test_scores_that_are_no_numbers_are_told(finished: Path) -> None:
     model = run.model()
     for weight in model.parameters():
         weight.data.fill_(torch.nan)
-    with pytest.raises(UserError, match="scores of the model are no numbers"):
+    with pytest.raises(UserError, match="scores of the model are NaN"):
         generate(model, run.vocabulary, "", tokens=2)
 
 

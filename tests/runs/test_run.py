@@ -290,7 +290,7 @@ def test_divergence_is_the_users_error_that_keeps_the_last_checkpoint(texts: Pat
     with pytest.raises(UserError) as caught:
         run.train(recorder)
     text = str(caught.value)
-    assert text.startswith("training diverged: embedding.weight has entries that are no numbers after update 14; ")
+    assert text.startswith("training diverged: embedding.weight contains NaN or infinity after update 14; ")
     assert "the last good checkpoint, of update 13, is kept" in text
     assert "Try a smaller optimizer.lr (now 4)" in text
     assert "clip (now None)" in text

@@ -119,7 +119,7 @@ class PauseKeeper(Listener):
 
     def resume(self, trainer: Trainer) -> list[str]:
         """Put a trainer where the last checkpoint that is not damaged stands; returns what to tell a person of it."""
-        state, notes = trainer.ranks.from_first(lambda: self._loaded(trainer))
+        state, notes = trainer.ranks.from_main(lambda: self._loaded(trainer))
         if state is not None:
             trainer.load_state_dict(state)
         return notes

@@ -177,15 +177,15 @@ class Run:
         """
         ranks = Ranks.here()
         with contextlib.ExitStack() as held, self._clear_errors(ranks):
-            ranks.from_first(lambda: held.enter_context(self.folder.locked()))
-            corpus, choice = ranks.from_first(self._prepare)
+            ranks.from_main(lambda: held.enter_context(self.folder.locked()))
+            corpus, choice = ranks.from_main(self._prepare)
             self.experiment = self.experiment.model_copy(update={"engine": choice.engine})
             outcome = self._train(ranks, corpus, choice, *listeners)
             summary = {**self._evaluate_best(ranks, corpus), **outcome}
             for name, about in outcome.get("averages", {}).items():
                 about |= self._evaluate_best(ranks, corpus, name)
             summary["peak_memory_mib"] = peak_memory()
-            if ranks.first:
+            if ranks.is_main:
                 self.folder.write_summary(summary)
             return summary
 
@@ -194,7 +194,7 @@ class Run:
         # It is another network than the last one, which is gone by now.
         gc.collect()
         with giving_back_freed_memory():
-            best = self._model(ranks.from_first(lambda: self._weights(average)), len(corpus.vocabulary))
+            best = self._model(ranks.from_main(lambda: self._weights(average)), len(corpus.vocabulary))
         return evaluate_splits(best, self.experiment, corpus, ranks)
 
     def _prepare(self) -> tuple[Corpus, EngineChoice]:
@@ -206,8 +206,8 @@ class Run:
     def _train(self, ranks: Ranks, corpus: Corpus, choice: EngineChoice, *listeners: Listener) -> dict[str, Any]:
         """Train to the end: what it came to, but for what is measured on the best model."""
         stop = StopRequest()
-        recorder = RunRecorder(self.folder, stop) if ranks.first else PauseKeeper(stop)
-        kept = [TopologyRecorder(self.topologies)] if self.experiment.keep_topologies and ranks.first else []
+        recorder = RunRecorder(self.folder, stop) if ranks.is_main else PauseKeeper(stop)
+        kept = [TopologyRecorder(self.topologies)] if self.experiment.keep_topologies and ranks.is_main else []
         trainer = Trainer(self.experiment, corpus, *kept, recorder, *listeners)
         notes = recorder.resume(trainer)
         if choice.reason is not None:
@@ -231,7 +231,7 @@ class Run:
                 "of ranks; with --max-restarts torchrun does it by itself"
             ) from error
         except DivergedError as error:
-            if not ranks.first:  # they all have the same loss
+            if not ranks.is_main:  # they all have the same loss
                 raise SaidByFirst(str(error)) from error
             experiment = self.experiment
             raise DivergedRunError(
