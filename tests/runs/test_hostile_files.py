@@ -144,11 +144,11 @@ def test_a_model_may_be_used_with_settings_that_decide_nothing(texts: Path, run:
 
 
 EXPORTED: dict[str, tuple[Callable[[dict[str, str]], Any], str]] = {
-    "no JSON": (lambda about: about.update(model="x"), "is damaged|is of a model called"),
-    "a list": (lambda about: about.update(model="[1]"), "is damaged|is of a model called"),
-    "a number": (lambda about: about.update(model="3"), "is damaged|is of a model called"),
-    "deep": (lambda about: about.update(model="[" * 100_000), "is damaged|is of a model called"),
-    "unknown model": (lambda about: about.update(model='{"name": ["x"]}'), "is of a model called"),
+    "no JSON": (lambda about: about.update(model="x"), "is damaged|contains an unknown model"),
+    "a list": (lambda about: about.update(model="[1]"), "is damaged|contains an unknown model"),
+    "a number": (lambda about: about.update(model="3"), "is damaged|contains an unknown model"),
+    "deep": (lambda about: about.update(model="[" * 100_000), "is damaged|contains an unknown model"),
+    "unknown model": (lambda about: about.update(model='{"name": ["x"]}'), "contains an unknown model"),
     "unknown key": (lambda about: _model(about, depth=3), "unknown key 'depth'"),
     "wrong type": (lambda about: _model(about, hidden="x"), "hidden: must be"),
     "absurd": (lambda about: _model(about, hidden=10**9), "hidden: must be less than or equal to 1000000"),
