@@ -47,13 +47,13 @@ def run(finished: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("content", [b"x", b"", b"[]", b"{}", b'"', b"\xff", b"[" * 100_000, b"3", b'{"sha256": 3'])
 def test_a_damaged_corpus_json_is_one_clear_error(run: Path, content: bytes) -> None:
     (run / "corpus.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"corpus\.json is damaged.*restore it from a copy"):
+    with pytest.raises(UserError, match=r"corpus\.json is damaged.*restore the file from a copy"):
         _ = Run.open(run).corpus
 
 
 def test_a_run_goes_on_when_its_damaged_corpus_json_is_removed(run: Path) -> None:
     (run / "corpus.json").write_bytes(b"x")
-    with pytest.raises(UserError, match="if you know that it is, remove the file and continue"):
+    with pytest.raises(UserError, match="remove the file and continue"):
         _ = Run.open(run).corpus
     (run / "corpus.json").unlink()
     Run.open(run).train()  # as the message says
@@ -131,9 +131,9 @@ def test_a_checkpoint_of_wrong_content_falls_back_to_the_one_before(
 def test_a_model_of_another_run_is_noticed(texts: Path, run: Path, tmp_path: Path) -> None:
     finished_run(texts, tmp_path / "other", seed=6)
     shutil.copy(tmp_path / "other" / "model.safetensors", run / "model.safetensors")
-    with pytest.raises(UserError, match=r"model\.safetensors is the model of another run"):
+    with pytest.raises(UserError, match=r"model\.safetensors is the model of a run with other settings"):
         Run.open(run).model()
-    with pytest.raises(UserError, match="another run"):
+    with pytest.raises(UserError, match="a run with other settings"):
         export(Run.open(run), tmp_path / "x.safetensors")
 
 

@@ -108,8 +108,8 @@ class Run:
         changed = changed_settings(run.experiment.model_dump(mode="json"), experiment)
         if changed:
             raise UserError(
-                f"{path} contains a run with other settings, in {', '.join(changed)}: give another folder with --run, or "
-                f"continue that run with `{run.folder.resume_command}`"
+                f"{path} contains a run with other settings, in {', '.join(changed)}: give another folder with --run, "
+                f"or continue that run with `{run.folder.resume_command}`"
             )
         return run
 
@@ -227,8 +227,8 @@ class Run:
             raise UserError(f"{error}, then continue with `{self.folder.resume_command}`") from error
         except RankLostError as error:
             raise RankLostError(
-                f"{error}; {self._last_checkpoint()}. Continue with `{self.folder.resume_command}`, under torchrun with any number "
-                "of ranks; with --max-restarts torchrun does so itself"
+                f"{error}; {self._last_checkpoint()}. Continue with `{self.folder.resume_command}`, under torchrun "
+                "with any number of ranks; with --max-restarts torchrun does so itself"
             ) from error
         except DivergedError as error:
             if not ranks.is_main:  # all ranks have the same loss
