@@ -72,7 +72,7 @@ def test_a_subset_of_any_share_comes_back(population: int, share: float, seed: i
 
 
 def test_a_random_subset_takes_hardly_more_than_its_entropy() -> None:
-    for share, excess in ((0.03, 1.1), (0.3, 1.1), (0.7, 1.1), (0.97, 1.3)):
+    for share, excess in ((0.03, 1.1), (0.3, 1.1), (0.7, 1.1), (0.97, 1.4)):
         numbers = sample(400_000, round(share * 400_000), torch.Generator().manual_seed(1)).numpy()
         entropy = -share * np.log2(share) - (1 - share) * np.log2(1 - share)
         assert len(encode_subset(numbers, 400_000)) < excess * 400_000 * entropy / 8 + 200
