@@ -267,6 +267,7 @@ UNNAMED = ("union_tag_not_found", "model_attributes_type")
 
 def explain(error: ValidationError, settings: type[BaseModel]) -> str:
     """Return all mistakes in settings as one line: key, problem and value."""
+    # One explanation per key in the words of configuration files, in place of those of pydantic.
     explanations: dict[str, str] = {}
     for detail in error.errors(include_url=False):
         if len(explanations) == MOST_MISTAKES:

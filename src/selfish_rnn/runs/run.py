@@ -33,7 +33,7 @@ from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.runs.recording import RunRecorder, StopRequest, TopologyRecorder
 from selfish_rnn.runs.topologies import TopologyHistory
-from selfish_rnn.system import giving_back_freed_memory, peak_memory
+from selfish_rnn.system import giving_back_freed_memory, peak_memory, processor
 from selfish_rnn.topology import Topology
 from selfish_rnn.training.build import check_before_training
 from selfish_rnn.training.engine_choice import EngineChoice, choose_engine
@@ -176,6 +176,8 @@ class Run:
         0 uses the folder.
         """
         ranks = Ranks.here()
+        # Rank 0 takes the lock and reads the corpus for all ranks. After training, the best models are loaded again and
+        # evaluated, because the last network need not be the best one.
         with contextlib.ExitStack() as stack, self._explained_errors(ranks):
             ranks.from_main(lambda: stack.enter_context(self.folder.locked()))
             corpus, choice = ranks.from_main(self._prepare)
@@ -184,8 +186,13 @@ class Run:
             summary = {**self._evaluate_best(ranks, corpus), **outcome}
             for name, about in outcome.get("averages", {}).items():
                 about |= self._evaluate_best(ranks, corpus, name)
+<<<<<<< HEAD
             summary["peak_memory_mib"] = peak_memory()
             if ranks.is_main:
+=======
+            summary |= {"peak_memory_mib": peak_memory(), "processor": processor()}
+            if ranks.first:
+>>>>>>> main
                 self.folder.write_summary(summary)
             return summary
 

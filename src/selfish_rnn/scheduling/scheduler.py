@@ -163,6 +163,8 @@ class _Scheduler:
         progress = self._progress
         with _signals() as received:
             forwarded = 0
+            # Each turn collects ended processes, forwards new stop signals, stops overdue jobs and fills free workers.
+            # After a stop signal no job starts, and the loop ends with the last process.
             while progress.waiting or self._workers:
                 self._collect(stopping=forwarded > 0)
                 if len(received) > forwarded:

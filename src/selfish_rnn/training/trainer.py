@@ -126,6 +126,8 @@ class Trainer:
         experiment = self.experiment
         self.optimizer.zero_grad(set_to_none=True)
         total = 0.0
+        # Forward and backward pass of each part of the batch, with its own recurrent state and dropout. Gradients
+        # accumulate over parts, and the loss without penalties is summed for the record.
         for part in self._parts.mine:
             with part.drawing():
                 encoded = self.model.encode(inputs[:, part.columns], part.hidden)
@@ -141,6 +143,7 @@ class Trainer:
                     loss = loss + penalty
                 (loss / self._parts.count).backward()  # type: ignore[no-untyped-call]
             part.hidden = detach(encoded.state)
+        # Add up gradients and losses of all ranks, check and clip them, and update the weights.
         self.ranks.sum_gradients(self.model.parameters())
         total = self.ranks.sum(total)
         if not math.isfinite(total):
@@ -165,6 +168,7 @@ class Trainer:
         state, experiment = self.state, self.experiment
         averaging, learning_rate = self._averaged is not None and self._averaged.averaging, self.learning_rate.value
         epoch = state.epoch + 1
+        # Validate first: the best model is the network before its rewiring.
         if not self.sparsifier.method.uses_gradients:  # gradients would only take memory until the rewiring
             self.optimizer.zero_grad(set_to_none=True)
         give_back_freed_memory()  # evaluation allocates other sizes than updates
@@ -173,12 +177,14 @@ class Trainer:
         if self._averaged is not None and self._averaged.observe(valid_loss):
             self._note(f"averaging starts after epoch {epoch}")
         self.learning_rate.validated(epoch, valid_loss)
+        # Rewire the raw weights. Their averages restart after it if the experiment says so.
         self._rewire()
         self.optimizer.zero_grad(set_to_none=True)
         if epoch in experiment.restart_at:
             if self._averaged is not None:
                 self._averaged.restart()
             self.averages.restart()
+        # Advance the progress, and decide whether the run ends here.
         train_loss = state.loss_sum / (len(self.rows) - 1)
         state.epoch, state.row, state.loss_sum = epoch, 0, 0.0
         state.seconds = self._clock.seconds
@@ -189,6 +195,7 @@ class Trainer:
             self._note(f"stopped early: no improvement for {experiment.early_stop} epochs")
         if state.finished and not state.settled:
             self._note("no epoch was validated at the target sparsity: increase epochs")
+        # Report the epoch before the pause: its record is written before its checkpoint.
         method = self.sparsifier.method
         record = EpochRecord(
             epoch=epoch,
