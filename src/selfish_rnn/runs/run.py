@@ -186,13 +186,8 @@ class Run:
             summary = {**self._evaluate_best(ranks, corpus), **outcome}
             for name, about in outcome.get("averages", {}).items():
                 about |= self._evaluate_best(ranks, corpus, name)
-<<<<<<< HEAD
-            summary["peak_memory_mib"] = peak_memory()
-            if ranks.is_main:
-=======
             summary |= {"peak_memory_mib": peak_memory(), "processor": processor()}
-            if ranks.first:
->>>>>>> main
+            if ranks.is_main:
                 self.folder.write_summary(summary)
             return summary
 

@@ -96,8 +96,8 @@ def needed_memory(experiment: Experiment, vocabulary: int, engine: str) -> int:
 
 
 def _choose(experiment: Experiment, vocabulary: int) -> EngineChoice:
-    # Conditions under which packing is impossible come first: an error if the user asked for it, else the masked engine.
-    # Then the known and the measured speed decide.
+    # Conditions under which packing is impossible come first: an error if the user asked for it, else the masked
+    # engine. Then the known and the measured speed decide.
     if experiment.engine == "masked":
         return EngineChoice("masked")
     requested = experiment.engine == "packed"
