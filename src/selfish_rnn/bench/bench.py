@@ -27,7 +27,7 @@ from selfish_rnn.engine import library
 from selfish_rnn.engine.packed_weight import packed_weights
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import clear_write_errors
-from selfish_rnn.system import keep_freed_memory, machine
+from selfish_rnn.system import machine, retain_freed_memory
 from selfish_rnn.text import duration, say
 
 BUSY = 0.1
@@ -43,7 +43,7 @@ def bench(console: Console, options: BenchOptions, command: str) -> bool:
     Returns whether it came to its end: Ctrl-C stops it, and what was measured until then is kept.
     """
     if options.keep_memory:
-        keep_freed_memory()
+        retain_freed_memory()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     path, start = options.out / "bench.json", time.monotonic()

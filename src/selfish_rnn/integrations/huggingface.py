@@ -43,7 +43,7 @@ class SelfishTrainerCallback(TrainerCallback, ExportableState):
 
     @property
     def sparsifier(self) -> Sparsifier:
-        """Bound to the model since the Trainer was made."""
+        """Sparsifier, bound to the model since the Trainer was made."""
         return self._epochs.sparsifier
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: Any, **context: Any) -> None:
@@ -86,13 +86,13 @@ class SelfishTrainerCallback(TrainerCallback, ExportableState):
         self._epochs.end()
 
     def state(self) -> dict[str, Any]:
-        """What goes into ``trainer_state.json``."""
+        """Return the entry of ``trainer_state.json``."""
         bound = hasattr(self._epochs, "sparsifier")  # the Trainer asks before it has a model to bind
         return {"args": {}, "attributes": {"sparsifier": _to_json(self.sparsifier.state_dict())} if bound else {}}
 
 
 def _to_json(value: Any) -> Any:
-    """Tensors as text, everything else as it is."""
+    """Return a state with its tensors as text."""
     if isinstance(value, Tensor):
         data = base64.b64encode(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
         return {"dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape), "base64": data.decode()}

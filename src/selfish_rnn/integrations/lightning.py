@@ -47,7 +47,7 @@ class SelfishCallback(Callback):
 
     @property
     def sparsifier(self) -> Sparsifier:
-        """Bound to the module since ``fit`` began, or a checkpoint was loaded."""
+        """Sparsifier, bound to the module since ``fit`` began or a checkpoint was loaded."""
         return self._epochs.sparsifier
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from selfish_rnn.errors import shown
+from selfish_rnn.errors import short_repr
 from selfish_rnn.sparsifier.hooks import HookListener, Hooks
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.text import aligned
@@ -173,7 +173,7 @@ def saved_rewirings(state: Mapping[str, Any], current: int | None) -> int | None
     """Return the number of rewirings of a saved state; warn if it is not the ``current`` one."""
     saved = state.get("rewirings", current)
     if saved is not None and (not isinstance(saved, int) or saved < 1):
-        raise ValueError(f"the saved rewirings must be a whole number of at least 1, got {shown(saved)}")
+        raise ValueError(f"the saved rewirings must be a whole number of at least 1, got {short_repr(saved)}")
     if saved != current:
         warnings.warn(
             f"the saved sparsifier was made with rewirings={saved}, this one with rewirings={current}: it goes on with "

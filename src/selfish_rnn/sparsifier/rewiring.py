@@ -18,7 +18,7 @@ from selfish_rnn.sparsifier.distributed import ParallelWrapper, check_same_topol
 from selfish_rnn.sparsifier.optimizer_state import keeps_momentum, momentum
 from selfish_rnn.sparsifier.selection import Candidate, joined_gates, layer_weights
 from selfish_rnn.sparsifier.weights import SparseWeight
-from selfish_rnn.system import give_back_reused_memory
+from selfish_rnn.system import trim_if_releasing
 from selfish_rnn.topology import (
     ActiveWeights,
     GateLayout,
@@ -349,7 +349,7 @@ def rewire_matrices(
                 weight.mask_gradient()
         removed += int(rewiring.removed.sum())
         del rewiring
-        give_back_reused_memory()
+        trim_if_releasing()
     check_same_topologies(weights)
     if any(weight.parameter.numel() != size for weight, size in zip(weights, sizes, strict=True)):
         wrapper.replan()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from selfish_rnn.errors import nearest, shown
+from selfish_rnn.errors import nearest, short_repr
 from selfish_rnn.sparsifier.deferred import is_deferred
 from selfish_rnn.sparsifier.rewiring import Matrices
 from selfish_rnn.sparsifier.selection import Candidate, joined_gates, matches_name, unpackable
@@ -33,7 +33,7 @@ NamedSparsities: TypeAlias = Mapping[str, float | GateSparsities]
 def check_sparsity(value: object, name: str = "sparsity") -> None:
     """Raise an error unless a value is a sparsity."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, or a mapping of names to numbers, not {shown(value)}")
+        raise TypeError(f"{name} must be a number, or a mapping of names to numbers, not {short_repr(value)}")
     if not 0 <= float(value) < 1:
         raise ValueError(f"{name} is the fraction of zeros, from 0 up to, not including, 1; got {value}")
 
@@ -83,7 +83,7 @@ def weight_budgets(model: nn.Module, chosen: Sequence[Candidate], sparsities: Na
     patterns: dict[str, str] = {}
     for pattern in sparsities:
         if not isinstance(pattern, str):
-            raise TypeError(f"sparsity= takes patterns of names, not {shown(pattern)}")
+            raise TypeError(f"sparsity= takes patterns of names, not {short_repr(pattern)}")
         matches = [
             candidate.name
             for candidate in chosen
