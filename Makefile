@@ -1,4 +1,4 @@
-# What CI runs, one target each. Activate an environment with '.[dev,docs]' first (CONTRIBUTING.md).
+# What CI runs, one target each. Activate an environment with `--group dev --group docs` first (CONTRIBUTING.md).
 .PHONY: lint format quick test docs bench ci
 
 lint:  ## style and types: about a minute

@@ -20,7 +20,7 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-NATIVE = Path("src/selfish_rnn/engine/kernels")
+NATIVE = Path("src/selfish_rnn")
 X86 = platform.machine().lower() in ("x86_64", "amd64")
 FLAGS = ["-std=c++17", "-O3", "-g0", "-fPIC", "-fno-math-errno", "-ffp-contract=fast", "-Wno-psabi"]
 AVX2 = ["-mavx2", "-mfma"]
@@ -29,18 +29,18 @@ VBMI = ["-mavx512vnni", "-mavx512vbmi", "-mavx512vbmi2"]
 # Whole numbers are the same everywhere; so that what follows them is, too, nothing is fused.
 EXACT = "-ffp-contract=off"
 TARGETS = {
-    "kernels_portable.cpp": [],
-    **({"kernels_avx2.cpp": AVX2} if X86 else {}),
-    **({"kernels_avx512.cpp": AVX512} if X86 else {}),
-    "packing.cpp": [],
-    "checking.cpp": [],
-    "dispatch.cpp": ["-DSELFISH_X86"] if X86 else [],
-    "inference/int8_portable.cpp": [EXACT],
-    **({"inference/int8_avx2.cpp": [*AVX2, EXACT]} if X86 else {}),
-    **({"inference/int8_avx_vnni.cpp": [*AVX2, "-mavxvnni", EXACT]} if X86 else {}),
-    **({"inference/int8_avx512_vnni.cpp": [*AVX512, "-mavx512vnni", EXACT]} if X86 else {}),
-    **({"inference/int8_avx512_vbmi.cpp": [*AVX512, *VBMI, EXACT]} if X86 else {}),
-    "inference/dispatch.cpp": ["-DSELFISH_X86"] if X86 else [],
+    "engine/kernels/kernels_portable.cpp": [],
+    **({"engine/kernels/kernels_avx2.cpp": AVX2} if X86 else {}),
+    **({"engine/kernels/kernels_avx512.cpp": AVX512} if X86 else {}),
+    "engine/kernels/packing.cpp": [],
+    "engine/kernels/checking.cpp": [],
+    "engine/kernels/dispatch.cpp": ["-DSELFISH_X86"] if X86 else [],
+    "runtime/kernels/int8_portable.cpp": [EXACT],
+    **({"runtime/kernels/int8_avx2.cpp": [*AVX2, EXACT]} if X86 else {}),
+    **({"runtime/kernels/int8_avx_vnni.cpp": [*AVX2, "-mavxvnni", EXACT]} if X86 else {}),
+    **({"runtime/kernels/int8_avx512_vnni.cpp": [*AVX512, "-mavx512vnni", EXACT]} if X86 else {}),
+    **({"runtime/kernels/int8_avx512_vbmi.cpp": [*AVX512, *VBMI, EXACT]} if X86 else {}),
+    "runtime/kernels/dispatch.cpp": ["-DSELFISH_X86"] if X86 else [],
 }
 
 # Clang's OpenMP is another runtime than the GNU one that torch brings. With both in a process, threads of one would ask

@@ -1,16 +1,21 @@
-"""Your own ``nn.LSTM`` classifier with Adam, made sparse: the lines marked with + are all that is added.
+"""Make your own ``nn.LSTM`` classifier sparse: the lines marked with + are all that is added.
 
-The task: which of two letters comes more often in a sequence? Run it with ``python examples/classifier.py``.
+The task: which of two letters comes more often in a sequence? Expected output, in about ten seconds:
+
+    sparsity  0.0   accuracy 1.000   24,576 weights
+    sparsity 0.67   accuracy 1.000    8,110 weights
+    sparsity  0.9   accuracy 1.000    2,458 weights
 """
 
 import torch
-from comparison import Outcome, outcome, show, timed
 from torch import Tensor, nn
 
 from selfish_rnn import Sparsifier, pack  # +
 
 
 class Classifier(nn.Module):
+    """Read letters with an LSTM and answer after the last one."""
+
     def __init__(self, letters: int = 8, hidden: int = 64) -> None:
         super().__init__()
         self.embedding = nn.Embedding(letters, 32)
@@ -24,38 +29,37 @@ class Classifier(nn.Module):
 
 
 def batch(size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draw sequences of 21 letters, and which of the first two letters is more frequent."""
     letters = torch.randint(0, 8, (size, 21), generator=generator)
     return letters, ((letters == 0).sum(1) > (letters == 1).sum(1)).long()
 
 
-def train(sparse: bool, epochs: int, steps: int) -> Outcome:
+def train(sparsity: float, epochs: int, steps: int) -> tuple[float, int]:
+    """Train one classifier; return its accuracy on new sequences and its number of weights."""
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     model = Classifier()
-    sparsifier = None
-    if sparse:
-        sparsifier = Sparsifier(model, sparsity=0.9, prune_rate=0.3, rewirings=epochs)  # +
-        pack(model)  # +
+    sparsifier = Sparsifier(model, sparsity=sparsity, prune_rate=0.3, rewirings=epochs)  # +
+    model = pack(model)  # +
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    with timed() as clock:
-        for _ in range(epochs):
-            for _ in range(steps):
-                letters, labels = batch(64, generator)
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(model(letters), labels).backward()
-                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-            if sparsifier:
-                sparsifier.rewire()  # +
+    for _ in range(epochs):
+        for _ in range(steps):
+            letters, labels = batch(64, generator)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(letters), labels).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        sparsifier.rewire()  # +
     letters, labels = batch(2000, generator)
     accuracy = (model(letters).argmax(1) == labels).float().mean().item()
-    return outcome("sparse" if sparse else "dense", accuracy, clock, model, sparsifier)
+    return accuracy, sparsifier.active_weights
 
 
-def main(epochs: int = 10, steps: int = 100) -> list[Outcome]:
-    outcomes = [train(sparse, epochs, steps) for sparse in (False, True)]
-    show("accuracy", outcomes)
-    return outcomes
+def main(epochs: int = 10, steps: int = 100) -> None:
+    """Compare the dense classifier with sparse ones."""
+    for sparsity in (0.0, 0.67, 0.9):
+        accuracy, weights = train(sparsity, epochs, steps)
+        print(f"sparsity {sparsity:4}   accuracy {accuracy:.3f}   {weights:6,d} weights")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
-"""An exported sparse language model is fine-tuned on other text: its topology is kept, and goes on being rewired.
+"""Fine-tune an exported sparse language model on other text: its topology is kept and rewired further.
 
-Perplexity of the other text before and after. Run it with ``python examples/fine_tuning.py``.
+The example first trains and exports a small model with the command line (``pip install 'selfish-rnn[cli]'``). Expected
+output, in about twenty seconds:
+
+    perplexity 410.3 as exported, 35.3 fine-tuned, 58,632 weights before and after
 """
 
 import math
@@ -11,7 +14,6 @@ from pydoc_data.topics import topics
 from tempfile import TemporaryDirectory
 
 import torch
-from comparison import Outcome, outcome, show, timed
 from torch import Tensor, nn
 
 from selfish_rnn import Sparsifier, load_model
@@ -28,11 +30,13 @@ def export(folder: Path, *settings: str) -> Path:
 
 
 def loss_of(model: LanguageModel, tokens: Tensor) -> Tensor:
+    """Return the loss of predicting each word."""
     scores, _ = model(tokens[:-1])
     return nn.functional.cross_entropy(scores.flatten(0, 1), tokens[1:].flatten())
 
 
-def main(epochs: int = 5, *settings: str) -> list[Outcome]:
+def main(epochs: int = 5, *settings: str) -> None:
+    """Print the perplexity of the other text before and after fine-tuning."""
     torch.manual_seed(0)
     with TemporaryDirectory() as folder:
         file = export(Path(folder), *(settings or ("epochs=3",)))
@@ -41,28 +45,25 @@ def main(epochs: int = 5, *settings: str) -> list[Outcome]:
     rows = torch.tensor(words[: len(words) // 10 * 10]).view(10, -1).t()  # time x batch
     other, unseen = rows[: 4 * len(rows) // 5], rows[4 * len(rows) // 5 :]
 
+    # topology="nonzero" takes the positions that the file has.
     sparsifier = Sparsifier(model, topology="nonzero", prune_rate=0.3, rewirings=epochs)
-    started = sparsifier.active_weights
+    weights = sparsifier.active_weights
     with torch.no_grad():
         before = math.exp(loss_of(model, unseen).item())
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
-    with timed() as clock:
-        for _ in range(epochs):
-            model.train()
-            for begin in range(0, len(other) - 1, 20):
-                optimizer.zero_grad()
-                loss_of(model, other[begin : begin + 21]).backward()
-                nn.utils.clip_grad_norm_(model.parameters(), 0.25)
-                optimizer.step()
-            sparsifier.rewire()
+    for _ in range(epochs):
+        model.train()
+        for begin in range(0, len(other) - 1, 20):
+            optimizer.zero_grad()
+            loss_of(model, other[begin : begin + 21]).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 0.25)
+            optimizer.step()
+        sparsifier.rewire()
     model.eval()
     with torch.no_grad():
         after = math.exp(loss_of(model, unseen).item())
-    assert sparsifier.active_weights == started
-    tuned = outcome("fine-tuned", after, clock, model, sparsifier)
-    outcomes = [Outcome("as exported", before, started, 0.0, tuned.file_bytes), tuned]
-    show("perplexity", outcomes)
-    return outcomes
+    assert sparsifier.active_weights == weights
+    print(f"perplexity {before:.1f} as exported, {after:.1f} fine-tuned, {weights:,d} weights before and after")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""A bidirectional LSTM tagger over sentences of different lengths (``PackedSequence``), packed: really fewer weights.
+"""Tag the words of sentences of different lengths with a bidirectional LSTM (``PackedSequence``).
 
-The task: the tag of a word says whether its neighbours to the left and to the right are odd or even.
-Run it with ``python examples/tagger.py``.
+The task: the tag of a word says whether its neighbours to the left and to the right are odd or even. ``pack(...,
+strict=True)`` raises an error if any layer could not be packed. Expected output, in about ten seconds:
+
+    sparsity 0.0   right tags 1.000   164,480 weights
+    sparsity 0.9   right tags 1.000    16,451 weights
 """
 
 import torch
-from comparison import Outcome, outcome, show, timed
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -15,6 +17,8 @@ WORDS = 20
 
 
 class Tagger(nn.Module):
+    """Score four tags for each word."""
+
     def __init__(self, hidden: int = 128) -> None:
         super().__init__()
         self.embedding = nn.Embedding(WORDS + 1, 32, padding_idx=0)
@@ -29,7 +33,7 @@ class Tagger(nn.Module):
 
 
 def batch(size: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """Words (0 behind the end of a sentence), how many there are, and their tags (-100 behind the end)."""
+    """Draw words (0 after the end of a sentence), lengths and tags (-100 after the end)."""
     lengths = torch.randint(3, 25, (size,), generator=generator)
     inside = torch.arange(24) < lengths.unsqueeze(1)
     words = torch.randint(1, WORDS + 1, (size, 24), generator=generator) * inside
@@ -37,32 +41,31 @@ def batch(size: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor
     return words, lengths, (2 * odd[:, :-2] + odd[:, 2:]).masked_fill(~inside, -100)
 
 
-def train(sparse: bool, epochs: int, steps: int) -> Outcome:
+def train(sparsity: float, epochs: int, steps: int) -> tuple[float, int]:
+    """Train one tagger; return the fraction of right tags and its number of weights."""
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     model = Tagger()
-    sparsifier = Sparsifier(model, sparsity=0.9, rewirings=epochs) if sparse else None
-    if sparse:
-        pack(model, strict=True)
+    sparsifier = Sparsifier(model, sparsity=sparsity, rewirings=epochs)
+    model = pack(model, strict=True)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
-    with timed() as clock:
-        for _ in range(epochs):
-            for _ in range(steps):
-                words, lengths, tags = batch(32, generator)
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(model(words, lengths).flatten(0, 1), tags.flatten()).backward()
-                optimizer.step()
-            if sparsifier:
-                sparsifier.rewire()
+    for _ in range(epochs):
+        for _ in range(steps):
+            words, lengths, tags = batch(32, generator)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(words, lengths).flatten(0, 1), tags.flatten()).backward()
+            optimizer.step()
+        sparsifier.rewire()
     words, lengths, tags = batch(500, generator)
     right = model(words, lengths).argmax(-1) == tags
-    return outcome("sparse" if sparse else "dense", right[tags >= 0].float().mean().item(), clock, model, sparsifier)
+    return right[tags >= 0].float().mean().item(), sparsifier.active_weights
 
 
-def main(epochs: int = 8, steps: int = 30) -> list[Outcome]:
-    outcomes = [train(sparse, epochs, steps) for sparse in (False, True)]
-    show("accuracy", outcomes)
-    return outcomes
+def main(epochs: int = 8, steps: int = 30) -> None:
+    """Compare the dense tagger with a sparse one."""
+    for sparsity in (0.0, 0.9):
+        accuracy, weights = train(sparsity, epochs, steps)
+        print(f"sparsity {sparsity:3}   right tags {accuracy:.3f}   {weights:7,d} weights")
 
 
 if __name__ == "__main__":

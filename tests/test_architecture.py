@@ -22,6 +22,7 @@ ROOMS = (
     "sparsifier",
     "optim",
     "engine",
+    "runtime",
     "models",
     "corpora",
     "experiment",

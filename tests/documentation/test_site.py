@@ -20,7 +20,7 @@ NEEDED = ("mkdocs", "material", "mkdocstrings_handlers")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        any(importlib.util.find_spec(name) is None for name in NEEDED), reason="needs pip install '.[docs]'"
+        any(importlib.util.find_spec(name) is None for name in NEEDED), reason="needs pip install . --group docs"
     ),
 ]
 

@@ -15,8 +15,8 @@ from drill import Outcome, in_children, source
 from torch import Tensor
 
 from selfish_rnn.engine import PackedWeight, QuantizedWeight
-from selfish_rnn.engine.inference import operators as int8
-from selfish_rnn.engine.inference.targets import int8_targets, use_int8_target
+from selfish_rnn.engine.int8 import operators as int8
+from selfish_rnn.engine.int8.targets import int8_targets, use_int8_target
 from selfish_rnn.engine.operators import highway, ordered_neurons, recurrent
 
 ALLOWED = (ValueError, TypeError, RuntimeError, IndexError, OverflowError)

@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
-#include "abi.hpp"
-#include "inference/abi.hpp"
+#include "engine/kernels/abi.hpp"
+#include "runtime/kernels/abi.hpp"
 
 using namespace selfish;
 using Floats = std::vector<float>;

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "abi.hpp"
+#include "engine/kernels/abi.hpp"
 
 using namespace selfish;
 using Floats = std::vector<float>;

@@ -11,7 +11,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-native=src/selfish_rnn/engine/kernels
+native=src/selfish_rnn
 flags="-std=c++17 -O1 -g -fPIC -fopenmp -fno-math-errno -ffp-contract=fast -Wno-psabi -fno-omit-frame-pointer
        -fsanitize=address,undefined -fno-sanitize-recover=undefined"
 
@@ -22,26 +22,26 @@ compile() { # source, flags of its own
   g++ $flags "$@" -c "$native/$source.cpp" -o "$folder/$(echo "$source" | tr / -).o"
 }
 
-compile packing
-compile checking
-compile kernels_portable
-compile inference/int8_portable -ffp-contract=off
+compile engine/kernels/packing
+compile engine/kernels/checking
+compile engine/kernels/kernels_portable
+compile runtime/kernels/int8_portable -ffp-contract=off
 if [ "$(uname -m)" = x86_64 ]; then
-  compile dispatch -DSELFISH_X86
-  compile kernels_avx2 -mavx2 -mfma
+  compile engine/kernels/dispatch -DSELFISH_X86
+  compile engine/kernels/kernels_avx2 -mavx2 -mfma
   avx512="-mavx2 -mfma -mavx512f -mavx512vl -mavx512dq -mavx512bw"
   # shellcheck disable=SC2086
-  compile kernels_avx512 $avx512
-  compile inference/dispatch -DSELFISH_X86
-  compile inference/int8_avx2 -ffp-contract=off -mavx2 -mfma
-  compile inference/int8_avx_vnni -ffp-contract=off -mavx2 -mfma -mavxvnni
+  compile engine/kernels/kernels_avx512 $avx512
+  compile runtime/kernels/dispatch -DSELFISH_X86
+  compile runtime/kernels/int8_avx2 -ffp-contract=off -mavx2 -mfma
+  compile runtime/kernels/int8_avx_vnni -ffp-contract=off -mavx2 -mfma -mavxvnni
   # shellcheck disable=SC2086
-  compile inference/int8_avx512_vnni -ffp-contract=off $avx512 -mavx512vnni
+  compile runtime/kernels/int8_avx512_vnni -ffp-contract=off $avx512 -mavx512vnni
   # shellcheck disable=SC2086
-  compile inference/int8_avx512_vbmi -ffp-contract=off $avx512 -mavx512vnni -mavx512vbmi -mavx512vbmi2
+  compile runtime/kernels/int8_avx512_vbmi -ffp-contract=off $avx512 -mavx512vnni -mavx512vbmi -mavx512vbmi2
 else
-  compile dispatch
-  compile inference/dispatch
+  compile engine/kernels/dispatch
+  compile runtime/kernels/dispatch
 fi
 g++ -shared -fopenmp -fsanitize=address,undefined "$folder"/*.o -o "$folder/_kernels.so"
 

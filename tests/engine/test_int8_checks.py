@@ -13,10 +13,10 @@ from packed_cases import assert_close, matrix, needs_kernels, packed
 from torch import Tensor
 
 from selfish_rnn.engine import QuantizedWeight, available
-from selfish_rnn.engine.inference import operators as int8
-from selfish_rnn.engine.inference.next_word import NextWord
-from selfish_rnn.engine.inference.program import NOWHERE, Program
-from selfish_rnn.engine.inference.targets import int8_target, int8_targets, use_int8_target
+from selfish_rnn.engine.int8 import operators as int8
+from selfish_rnn.engine.int8.targets import int8_target, int8_targets, use_int8_target
+from selfish_rnn.runtime.next_word import NextWord
+from selfish_rnn.runtime.word_program import NOWHERE, Program
 
 pytestmark = needs_kernels
 

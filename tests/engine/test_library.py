@@ -13,8 +13,8 @@ from packed_cases import needs_kernels
 from selfish_rnn.engine import abi, library
 
 MAPS = Path("/proc/self/maps")
-KERNELS = Path(__file__).parents[2] / "src" / "selfish_rnn" / "engine" / "kernels"
-HEADERS = (KERNELS / "abi.hpp", KERNELS / "inference" / "abi.hpp")
+SOURCE = Path(__file__).parents[2] / "src" / "selfish_rnn"
+HEADERS = tuple(SOURCE / package / "kernels" / "abi.hpp" for package in ("engine", "runtime"))
 
 
 def test_without_the_library_the_engine_is_not_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

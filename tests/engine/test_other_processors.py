@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from selfish_rnn.engine import available
-from selfish_rnn.engine.inference.targets import int8_targets
+from selfish_rnn.engine.int8.targets import int8_targets
 
-KERNELS = Path(__file__).parents[2] / "src" / "selfish_rnn" / "engine" / "kernels"
+SOURCE = Path(__file__).parents[2] / "src" / "selfish_rnn"
+KERNELS, RUNTIME = (SOURCE / package / "kernels" for package in ("engine", "runtime"))
 FEWEST_CASES = {"plain_loops.cpp": 200, "plain_int8.cpp": 300}
 """The programs, and how many comparisons each makes at least."""
 
@@ -30,18 +31,23 @@ def compare(folder: Path, compiler: list[str], run_with: list[str], threads: str
 
     Returns what the last one, that of int8, said.
     """
-    kernels = {source: source.stem for source in KERNELS.rglob("*.cpp") if "avx" not in source.name}
+    kernels = {
+        source: source.stem
+        for folder in (KERNELS, RUNTIME)
+        for source in folder.glob("*.cpp")
+        if "avx" not in source.name
+    }
     programs = {Path(__file__).with_name(name): Path(name).stem for name in FEWEST_CASES}
     for source in [*kernels, *programs]:
-        whole_numbers = source.parent.name == "inference" or source.stem == "plain_int8"
+        whole_numbers = source.parent == RUNTIME or source.stem == "plain_int8"
         exact = ["-ffp-contract=off"] if whole_numbers else []  # as setup.py has it
-        to = folder / f"{source.parent.name}-{source.stem}.o"
-        command = [*compiler, *FLAGS, *exact, f"-I{KERNELS}", "-c", str(source), "-o", str(to)]
+        to = folder / f"{source.parent.parent.name}-{source.stem}.o"
+        command = [*compiler, *FLAGS, *exact, f"-I{SOURCE}", "-c", str(source), "-o", str(to)]
         subprocess.run(command, check=True, timeout=600)
-    library = [str(folder / f"{source.parent.name}-{stem}.o") for source, stem in kernels.items()]
+    library = [str(folder / f"{source.parent.parent.name}-{stem}.o") for source, stem in kernels.items()]
     for source, stem in programs.items():
         program = folder / stem
-        subprocess.run([*compiler, str(folder / f"engine-{stem}.o"), *library, "-o", str(program)], check=True)
+        subprocess.run([*compiler, str(folder / f"tests-{stem}.o"), *library, "-o", str(program)], check=True)
         done = subprocess.run([*run_with, str(program)], capture_output=True, text=True, timeout=300)
         print(done.stdout)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -23,8 +23,8 @@ from selfish_rnn.engine import (
     save_packed,
     unpack,
 )
-from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight, quantized_weights
-from selfish_rnn.engine.inference.targets import int8_target, int8_targets, use_int8_target
+from selfish_rnn.engine.int8.quantized_weight import QuantizedWeight, quantized_weights
+from selfish_rnn.engine.int8.targets import int8_target, int8_targets, use_int8_target
 from selfish_rnn.engine.packed_weight import packed_weights
 
 pytestmark = needs_kernels

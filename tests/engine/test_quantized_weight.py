@@ -12,9 +12,9 @@ from packed_cases import densities, features, matrix, needs_kernels, seeded, see
 from torch import Tensor
 
 from selfish_rnn.engine import available
-from selfish_rnn.engine.inference import operators
-from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight
-from selfish_rnn.engine.inference.targets import int8_target, int8_targets, use_int8_target
+from selfish_rnn.engine.int8 import operators
+from selfish_rnn.engine.int8.quantized_weight import QuantizedWeight
+from selfish_rnn.engine.int8.targets import int8_target, int8_targets, use_int8_target
 
 pytestmark = needs_kernels
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from selfish_rnn import Sparsifier, UserError
 from selfish_rnn.engine import PackedWeight, load_packed, pack, quantize, save_packed, unpack
-from selfish_rnn.engine.inference.quantized_weight import quantized_weights
+from selfish_rnn.engine.int8.quantized_weight import quantized_weights
 from selfish_rnn.files import load_tensors, save_tensors
 from selfish_rnn.models.cells.highway import HighwayCell
 from selfish_rnn.models.cells.mixture import MixtureDecoder

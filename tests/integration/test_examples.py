@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import math
+import json
 import re
-import sys
+import shutil
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,42 +24,66 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "classifier": (2, 20),
     "tagger": (2, 3),
     "forecaster": (2, 3),
-    "characters": (2, 2000),
     "own_cell": (2, 3),
+    "characters": (2, 2000),
     "fine_tuning": (1, "epochs=1", "train_tokens=3000"),
     "with_lightning": (2, 128),
     "two_processes": (2, 5),
 }
 """The examples, each with a small setting of its ``main``."""
 
+NUMBER = re.compile(r"\d[\d,.]*")
+
 
 def test_every_example_is_run_here() -> None:
-    others = {"comparison", "ray_tune"}  # what they share, and one that needs Ray
-    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == EXAMPLES.keys() | others
+    needs_ray = {"ray_tune"}
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == EXAMPLES.keys() | needs_ray
+
+
+def test_the_list_of_examples_is_complete() -> None:
+    listed = re.findall(r"^\| \[(.+?)\]", (ROOT / "examples" / "README.md").read_text(), flags=re.MULTILINE)
+    files = {path.name for path in (ROOT / "examples").iterdir() if path.is_file()}
+    assert set(listed) == files - {"README.md"}
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not engine.available(), reason="needs the packed engine")
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_prints_sparse_beside_dense(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_an_example_prints_the_lines_of_its_docstring(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """Every example runs away from the others, and prints what its docstring announces, but for scores and texts."""
     if name == "with_lightning":
         pytest.importorskip("lightning")
-    monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    example = importlib.import_module(name)
+    shutil.copy(ROOT / "examples" / f"{name}.py", tmp_path / f"{name}_alone.py")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    example = importlib.import_module(f"{name}_alone")
+    example.main(*EXAMPLES[name])
+    printed = [line for line in capfd.readouterr().out.splitlines() if line]
+    expected = [line.strip() for line in (example.__doc__ or "").splitlines() if line.startswith("    ")]
+    assert expected
+    if name != "fine_tuning":  # its vocabulary, and so its weights, follow the text it was given
+        weights = [re.findall(r"([\d,]+) weights", line) for line in printed]
+        assert weights == [re.findall(r"([\d,]+) weights", line) for line in expected]
+    for line, model in zip(printed, expected, strict=True):
+        assert NUMBER.split(line)[0] == NUMBER.split(model)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not engine.available(), reason="needs the packed engine")
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    threads = torch.get_num_threads()
+    cells = json.loads((ROOT / "examples" / "tour.ipynb").read_text())["cells"]
+    source = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    names: dict[str, Any] = {}
     try:
-        before, *after = example.main(*EXAMPLES[name])
+        exec(compile(source.replace("range(60)", "range(2)"), "tour.ipynb", "exec"), names)
     finally:
-        for module in (*EXAMPLES, "comparison"):
-            sys.modules.pop(module, None)
-    printed = capsys.readouterr().out
-    assert all(word in printed for word in ("weights", "seconds", "file, kB", before.name, after[0].name))
-    for each in after:
-        assert math.isfinite(each.score)
-        assert each.seconds > 0
-        assert each.weights < 0.25 * before.weights or name == "fine_tuning"
-        assert each.file_bytes < before.file_bytes or name == "fine_tuning"
+        torch.set_num_threads(threads)
+    assert names["after"] == pytest.approx(names["before"], abs=0.1)
+    assert names["size"] < 100_000
+    assert all(not cell.get("outputs") for cell in cells)
 
 
 def test_the_classifier_needs_fewer_than_ten_added_lines() -> None:

@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 from fuzz_exported import fuzz, fuzz_content
 from selfish_rnn.cli.app import app
 from selfish_rnn.engine import available
-from selfish_rnn.engine.inference.header import single_header
-from selfish_rnn.engine.inference.quantized_weight import quantized_weights
+from selfish_rnn.engine.int8.quantized_weight import quantized_weights
 from selfish_rnn.engine.packed_weight import packed_weights
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import load_tensors, save_tensors
 from selfish_rnn.runs.export import export, load_model
 from selfish_rnn.runs.run import Run
+from selfish_rnn.runtime.header import single_header
 from selfish_rnn.training.evaluation import generate
 from tiny_runs import TINY_MODELS, tiny_run
 

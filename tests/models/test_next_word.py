@@ -10,11 +10,11 @@ from torch import Tensor
 
 from selfish_rnn import Sparsifier, pack
 from selfish_rnn.engine import available, quantize
-from selfish_rnn.engine.inference.next_word import NextWord, choose
-from selfish_rnn.engine.inference.program import Program
-from selfish_rnn.engine.inference.targets import int8_target, int8_targets, use_int8_target
+from selfish_rnn.engine.int8.targets import int8_target, int8_targets, use_int8_target
 from selfish_rnn.models import LanguageModel, MixtureOfSoftmaxesLSTM, OrderedNeuronsLSTM, RecurrentHighwayNetwork
 from selfish_rnn.models.stacked import StackedRNN
+from selfish_rnn.runtime.next_word import NextWord, choose
+from selfish_rnn.runtime.word_program import Program
 
 pytestmark = pytest.mark.skipif(not available(), reason="the packed engine's kernels are not built")
 
@@ -149,5 +149,5 @@ def test_words_are_drawn_alike_without_the_kernels(monkeypatch: pytest.MonkeyPat
     scores = torch.randn(50, generator=torch.Generator().manual_seed(1))
     options = [{"number": n / 40, "top": n % 3 * 5, "temperature": 0.3 * (n % 4), "forbidden": n} for n in range(40)]
     drawn = [choose(scores, **each) for each in options]  # type: ignore[arg-type]
-    monkeypatch.setattr("selfish_rnn.engine.inference.next_word.library.available", lambda: False)
+    monkeypatch.setattr("selfish_rnn.runtime.next_word.library.available", lambda: False)
     assert [choose(scores, **each) for each in options] == drawn  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from selfish_rnn import pack, quantize
-from selfish_rnn.engine.inference.targets import int8_target
+from selfish_rnn.engine.int8.targets import int8_target
 from selfish_rnn.system import processor
 
 parser = argparse.ArgumentParser()

@@ -29,8 +29,8 @@ import torch
 from torch import nn
 
 from selfish_rnn import pack, quantize
-from selfish_rnn.engine.inference.quantized_weight import quantized_weights
-from selfish_rnn.engine.inference.targets import int8_targets, use_int8_target
+from selfish_rnn.engine.int8.quantized_weight import quantized_weights
+from selfish_rnn.engine.int8.targets import int8_targets, use_int8_target
 from selfish_rnn.models import LanguageModel, OrderedNeuronsLSTM, RecurrentHighwayNetwork, StackedRNN
 from selfish_rnn.system import processor
 

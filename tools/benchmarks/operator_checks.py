@@ -23,8 +23,8 @@ from unittest.mock import patch
 import torch
 
 from selfish_rnn.engine import pack
-from selfish_rnn.engine.inference import operators as int8
-from selfish_rnn.engine.inference.quantization import quantize
+from selfish_rnn.engine.int8 import operators as int8
+from selfish_rnn.engine.int8.quantization import quantize
 from selfish_rnn.engine.operators import common
 from selfish_rnn.models.stacked import StackedRNN
 from selfish_rnn.optim import SNTASGD

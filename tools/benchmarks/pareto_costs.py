@@ -32,7 +32,7 @@ from selfish_rnn.bench import rivals
 from selfish_rnn.bench.measurements import interleaved
 from selfish_rnn.bench.options import BenchOptions
 from selfish_rnn.bench.workloads import Workload
-from selfish_rnn.engine.inference.quantized_weight import quantized_weights
+from selfish_rnn.engine.int8.quantized_weight import quantized_weights
 from selfish_rnn.files import write_json
 from selfish_rnn.system import machine
 

@@ -98,8 +98,8 @@ def header(
 
     The models are those that selfish-rnn export RUN --precision int8 writes.
     """
-    from selfish_rnn.engine.inference.header import single_header
     from selfish_rnn.files import write_atomically
+    from selfish_rnn.runtime.header import single_header
 
     write_atomically(out, single_header().encode())
     typer.echo(f"{out}: {out.stat().st_size / 1024:.0f} KiB")

@@ -12,8 +12,8 @@ import torch
 from selfish_rnn.engine import parameters as _parameters
 from selfish_rnn.engine.averaging import AveragedModel, blend_
 from selfish_rnn.engine.functional import linear_cross_entropy, output_loss
-from selfish_rnn.engine.inference.quantization import quantize
-from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight
+from selfish_rnn.engine.int8.quantization import quantize
+from selfish_rnn.engine.int8.quantized_weight import QuantizedWeight
 from selfish_rnn.engine.library import available
 from selfish_rnn.engine.modules.basic import PackedEmbedding, PackedLinear
 from selfish_rnn.engine.modules.cells import PackedGRUCell, PackedLSTMCell, PackedRNNCell

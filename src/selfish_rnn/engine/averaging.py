@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.optim import swa_utils
 
-from selfish_rnn.engine.inference.quantized_weight import quantized_weights
+from selfish_rnn.engine.int8.quantized_weight import quantized_weights
 from selfish_rnn.engine.packed_weight import packed_weights
 from selfish_rnn.engine.packing import sparsifiers
 from selfish_rnn.sparsifier.weights import MaskedWeight

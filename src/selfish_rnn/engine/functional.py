@@ -11,8 +11,8 @@ from torch.nn import functional
 from selfish_rnn.engine import library, operators
 from selfish_rnn.engine.dense_gradients import is_collecting, note_dropped
 from selfish_rnn.engine.index import check_count, contents
-from selfish_rnn.engine.inference import operators as int8
-from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight
+from selfish_rnn.engine.int8 import operators as int8
+from selfish_rnn.engine.int8.quantized_weight import QuantizedWeight
 from selfish_rnn.engine.library import address
 from selfish_rnn.engine.operators.common import call, wants_gradients
 from selfish_rnn.engine.packed_weight import PackedWeight

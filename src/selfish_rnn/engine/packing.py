@@ -14,7 +14,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from selfish_rnn.engine import library
-from selfish_rnn.engine.inference.quantized_weight import quantized_weights
+from selfish_rnn.engine.int8.quantized_weight import quantized_weights
 from selfish_rnn.engine.packed_weight import PackedSparseWeight, PackedWeight
 from selfish_rnn.engine.registry import counterpart, holds_packed, obstacle, original, replace_modules
 from selfish_rnn.sparsifier import Sparsifier

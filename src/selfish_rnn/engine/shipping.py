@@ -11,8 +11,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight, quantized_weights
-from selfish_rnn.engine.inference.shipping import MASK, SCALE, put_int8
+from selfish_rnn.engine.int8.quantized_weight import QuantizedWeight, quantized_weights
+from selfish_rnn.engine.int8.shipping import MASK, SCALE, put_int8
 from selfish_rnn.engine.packed_weight import PackedWeight, packed_weights
 from selfish_rnn.engine.packing import put_packed
 from selfish_rnn.errors import UserError

@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor, nn
 
 from selfish_rnn.engine import output_loss
-from selfish_rnn.engine.inference.next_word import NextWord
-from selfish_rnn.engine.inference.program import Place, Program
-from selfish_rnn.engine.inference.quantized_weight import quantized_weights
+from selfish_rnn.engine.int8.quantized_weight import quantized_weights
 from selfish_rnn.engine.packed_weight import packed_weights
 from selfish_rnn.errors import UserError
+from selfish_rnn.runtime.next_word import NextWord
+from selfish_rnn.runtime.word_program import Place, Program
 from selfish_rnn.sparsifier.iss import UnitLayer
 from selfish_rnn.sparsifier.selection import Chosen, choose_weights
 

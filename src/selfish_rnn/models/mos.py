@@ -9,7 +9,6 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from selfish_rnn.engine.inference.program import Place, Program
 from selfish_rnn.engine.modules.basic import reset_uniform
 from selfish_rnn.models.base import (
     Dropouts,
@@ -23,6 +22,7 @@ from selfish_rnn.models.base import (
 from selfish_rnn.models.cells.mixture import MixtureDecoder
 from selfish_rnn.models.cells.weight_drop import WeightDropLSTM
 from selfish_rnn.models.regularisers import embed, locked_dropout
+from selfish_rnn.runtime.word_program import Place, Program
 
 
 class MixtureOfSoftmaxesLSTM(LanguageModel):

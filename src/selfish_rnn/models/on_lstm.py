@@ -9,7 +9,6 @@ from typing import ClassVar, Literal, NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from selfish_rnn.engine.inference.program import Place, Program
 from selfish_rnn.models.base import (
     Dropouts,
     Encoded,
@@ -21,6 +20,7 @@ from selfish_rnn.models.base import (
 )
 from selfish_rnn.models.cells.ordered_neurons import CellOutput, OrderedNeuronsCell
 from selfish_rnn.models.regularisers import embed, locked_dropout
+from selfish_rnn.runtime.word_program import Place, Program
 
 
 class MasterDistances(NamedTuple):

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from selfish_rnn.engine.inference.program import NOWHERE, Place, Program
 from selfish_rnn.models.base import Dropouts, Encoded, LanguageModel, State, check_init_range, check_sizes
 from selfish_rnn.models.cells.highway import HIGHWAY_GATES, HighwayCell
 from selfish_rnn.models.regularisers import dropout_mask, embed, locked_dropout
+from selfish_rnn.runtime.word_program import NOWHERE, Place, Program
 from selfish_rnn.sparsifier.iss import UnitLayer, UnitPart
 
 

@@ -9,10 +9,10 @@ from typing import Literal, cast
 from torch import Tensor, nn
 from torch.nn import functional
 
-from selfish_rnn.engine.inference.program import Place, Program
 from selfish_rnn.engine.modules.basic import reset_uniform
 from selfish_rnn.errors import UserError
 from selfish_rnn.models.base import Encoded, LanguageModel, State, check_init_range, check_probabilities, check_sizes
+from selfish_rnn.runtime.word_program import Place, Program
 from selfish_rnn.sparsifier.iss import UnitLayer, UnitPart
 
 Cell = Literal["lstm", "gru", "rnn"]

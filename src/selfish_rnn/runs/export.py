@@ -15,7 +15,7 @@ from torch import Tensor
 
 from selfish_rnn.corpora import Corpus, Vocabulary, load_corpus, truncated, with_words
 from selfish_rnn.engine import available
-from selfish_rnn.engine.inference import shipping
+from selfish_rnn.engine.int8 import shipping
 from selfish_rnn.errors import UserError, shown
 from selfish_rnn.experiment.comparison import identity
 from selfish_rnn.experiment.presets import explain
@@ -24,6 +24,7 @@ from selfish_rnn.files import ForeignFileError, load_tensors, save_tensors
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.checkpoints import WRONG_CONTENT
 from selfish_rnn.runs.run import Run
+from selfish_rnn.runtime.word_program import program_text
 from selfish_rnn.topology.topology import SAVED_TYPES
 from selfish_rnn.training.evaluation import EvaluationSettings
 from selfish_rnn.training.saved_weights import restore
@@ -59,7 +60,7 @@ def export(run: Run, path: str | os.PathLike[str], *, precision: Precision = "fl
             raise UserError(f"{run.folder.path} has no sparse weights: int8 is for sparse models")
         model = experiment.model.outline(len(run.vocabulary))
         tensors = shipping.int8_tensors(tensors, _shapes(model))
-        metadata["step"] = shipping.program_text(model, model.describe)
+        metadata["step"] = program_text(model, model.describe)
     save_tensors(path, tensors, metadata)
 
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.corpora import Corpus, Vocabulary
-from selfish_rnn.engine.inference.next_word import choose
 from selfish_rnn.errors import UserError, shown
 from selfish_rnn.experiment.settings import LARGEST_SEED, Count, Experiment, Section
 from selfish_rnn.models import LanguageModel, detach
+from selfish_rnn.runtime.next_word import choose
 from selfish_rnn.training.ranks import ALONE, Ranks
 from selfish_rnn.training.windows import batched, windows
 

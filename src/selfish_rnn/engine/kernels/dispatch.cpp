@@ -1,7 +1,7 @@
 // Chooses the kernels for the processor at hand, and offers them to the outside.
 #include <string>
 
-#include "inference/abi.hpp"
+#include "../../runtime/kernels/abi.hpp"
 #include "kernels.hpp"
 
 namespace selfish {

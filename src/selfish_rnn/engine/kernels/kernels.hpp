@@ -1,8 +1,8 @@
 // The kernels as one table of functions, compiled once for every kind of processor.
 #pragma once
 
+#include "../../runtime/kernels/abi.hpp"
 #include "abi.hpp"
-#include "inference/abi.hpp"
 
 namespace selfish {
 
@@ -28,8 +28,8 @@ struct Kernels {
 }  // namespace selfish
 
 #ifdef SELFISH_TARGET
+#include "../../runtime/kernels/float_step.hpp"
 #include "highway.hpp"
-#include "inference/float_step.hpp"
 #include "lookup.hpp"
 #include "loss.hpp"
 #include "ordered_neurons.hpp"

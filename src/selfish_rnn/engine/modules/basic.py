@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from selfish_rnn.engine import functional
-from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight
+from selfish_rnn.engine.int8.quantized_weight import QuantizedWeight
 from selfish_rnn.engine.operators.recurrent import GATES
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.registry import StandIn, register_packed

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.engine.functional import Weight, linear
-from selfish_rnn.engine.inference import operators as int8
-from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight
+from selfish_rnn.engine.int8 import operators as int8
+from selfish_rnn.engine.int8.quantized_weight import QuantizedWeight
 from selfish_rnn.engine.operators.common import call, wants_gradients
 from selfish_rnn.engine.operators.recurrent import recurrent_layer
 

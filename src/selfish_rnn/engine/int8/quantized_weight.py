@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from selfish_rnn.engine import library
 from selfish_rnn.engine.index import Known
-from selfish_rnn.engine.inference import targets
+from selfish_rnn.engine.int8 import targets
 from selfish_rnn.engine.library import address
 from selfish_rnn.engine.parameters import read_only
 from selfish_rnn.topology import Topology

@@ -7,15 +7,12 @@ else is in single precision, as it was.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TypeVar
 
 from torch import Tensor, nn
 
-from selfish_rnn.engine.inference.program import Operation, Place, Program
-from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight, check_weights, rounded
-from selfish_rnn.engine.library import cell_kind
+from selfish_rnn.engine.int8.quantized_weight import QuantizedWeight, check_weights, rounded
 from selfish_rnn.engine.packed_weight import PackedWeight, packed_weights
 from selfish_rnn.engine.registry import put_quantized
 from selfish_rnn.errors import UserError
@@ -75,28 +72,3 @@ def _checked(
     except ValueError as error:
         raise UserError(f"{source} is damaged: {name}: {error}") from error
     return positions, values, scale
-
-
-def program_text(model: nn.Module, describe: Callable[[Program], Place]) -> str:
-    """What is computed for the next word, as JSON for programs without Python; the model may be on the meta device.
-
-    ``operations`` have the fields of the kernels' structure in their order, with the names of tensors for pointers.
-    """
-    program = Program()
-    scores = describe(program)
-    names = {id(parameter): name for name, parameter in reversed(list(model.named_parameters(remove_duplicate=False)))}
-
-    def fields(operation: Operation) -> list[int | float | str | None]:
-        numbers = [getattr(operation, name) for name in (*Operation.NUMBERS, "factor")]
-        places = [getattr(operation, name).at for name in Operation.PLACES]
-        tensors = [None if each is None else names[id(each)] for each in (operation.matrix, operation.bias)]
-        return [cell_kind(operation.kind), *numbers, *places, *tensors]
-
-    return json.dumps(
-        {
-            "memory": program.size,
-            "states": program.states,
-            "scores": scores,
-            "operations": [fields(operation) for operation in program.in_order()],
-        }
-    )

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.engine import library
-from selfish_rnn.engine.inference.program import CompiledProgram, Place, Program
 from selfish_rnn.engine.library import address
+from selfish_rnn.runtime.word_program import CompiledProgram, Place, Program
 
 
 class NextWord:

@@ -1,8 +1,8 @@
 // The program for the next word with packed matrices in single precision.
 #pragma once
 
-#include "../lookup.hpp"
-#include "../products.hpp"
+#include "../../engine/kernels/lookup.hpp"
+#include "../../engine/kernels/products.hpp"
 #include "step.hpp"
 
 namespace selfish {

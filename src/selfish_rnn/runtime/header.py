@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-KERNELS = Path(__file__).parents[1] / "kernels"
+KERNELS = Path(__file__).with_name("kernels")
 
 _PREFACE = """\
 // selfish-rnn: sparse int8 recurrent networks, word by word. One header, C++17, no dependency.
@@ -38,4 +38,4 @@ def single_header() -> str:
         source = path.read_text(encoding="utf-8").replace("#pragma once\n", "")
         return re.sub(r'^#include "(.+)"\n', lambda found: text((path.parent / found[1]).resolve()), source, flags=re.M)
 
-    return _PREFACE + text((KERNELS / "inference" / "model.hpp").resolve()) + _END
+    return _PREFACE + text((KERNELS / "model.hpp").resolve()) + _END

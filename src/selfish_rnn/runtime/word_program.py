@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,8 +12,8 @@ from torch import Tensor, nn
 
 from selfish_rnn.engine import library
 from selfish_rnn.engine.functional import Weight
-from selfish_rnn.engine.inference import targets
-from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight, windows_shape
+from selfish_rnn.engine.int8 import targets
+from selfish_rnn.engine.int8.quantized_weight import QuantizedWeight, windows_shape
 from selfish_rnn.engine.library import address
 from selfish_rnn.engine.operators import common
 from selfish_rnn.engine.packed_weight import PackedWeight
@@ -37,7 +39,7 @@ CELL_GATES = {
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation, by the names in the kernels' structure; see ``kernels/inference/step.hpp``."""
+    """One operation, by the names in the kernels' structure; see ``kernels/step.hpp``."""
 
     kind: str
     phase: int
@@ -237,3 +239,28 @@ class CompiledProgram:
 
     def _keep_floats(self, tensor: Tensor | None) -> int | None:
         return None if tensor is None else self._keep(*common.contiguous(tensor.detach()))
+
+
+def program_text(model: nn.Module, describe: Callable[[Program], Place]) -> str:
+    """What is computed for the next word, as JSON for programs without Python; the model may be on the meta device.
+
+    ``operations`` have the fields of the kernels' structure in their order, with the names of tensors for pointers.
+    """
+    program = Program()
+    scores = describe(program)
+    names = {id(parameter): name for name, parameter in reversed(list(model.named_parameters(remove_duplicate=False)))}
+
+    def fields(operation: Operation) -> list[int | float | str | None]:
+        numbers = [getattr(operation, name) for name in (*Operation.NUMBERS, "factor")]
+        places = [getattr(operation, name).at for name in Operation.PLACES]
+        tensors = [None if each is None else names[id(each)] for each in (operation.matrix, operation.bias)]
+        return [library.cell_kind(operation.kind), *numbers, *places, *tensors]
+
+    return json.dumps(
+        {
+            "memory": program.size,
+            "states": program.states,
+            "scores": scores,
+            "operations": [fields(operation) for operation in program.in_order()],
+        }
+    )

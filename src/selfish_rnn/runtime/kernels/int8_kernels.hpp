@@ -18,7 +18,7 @@ struct Int8Kernels {
 }  // namespace selfish
 
 #ifdef SELFISH_TARGET
-#include "../abi.hpp"
+#include "../../engine/kernels/abi.hpp"
 #include "int8_layers.hpp"
 #include "sampling.hpp"
 

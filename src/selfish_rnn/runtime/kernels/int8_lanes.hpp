@@ -1,7 +1,7 @@
 // What int8 products need of a processor: lookups of activations by codes, and sums of products of bytes.
 #pragma once
 
-#include "../vectors.hpp"
+#include "../../engine/kernels/vectors.hpp"
 #include "windows.hpp"
 
 #define SELFISH_UNROLL _Pragma("GCC unroll 16")

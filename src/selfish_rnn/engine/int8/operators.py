@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from selfish_rnn.engine import library
-from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight, windows_shape
+from selfish_rnn.engine.int8.quantized_weight import QuantizedWeight, windows_shape
 from selfish_rnn.engine.library import address
 from selfish_rnn.engine.operators import common
 from selfish_rnn.engine.operators.recurrent import gate_rows

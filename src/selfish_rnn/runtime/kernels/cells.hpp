@@ -2,7 +2,7 @@
 // Gates lie one after the other, each as long as the state; a cell may write the state where it was.
 #pragma once
 
-#include "../vectors.hpp"
+#include "../../engine/kernels/vectors.hpp"
 #include "team.hpp"
 
 namespace selfish {

@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 
 from torch import nn
 
-from selfish_rnn.engine.inference.quantized_weight import QuantizedWeight, rounded
+from selfish_rnn.engine.int8.quantized_weight import QuantizedWeight, rounded
 from selfish_rnn.engine.packed_weight import PackedWeight, packed_weights
 from selfish_rnn.engine.packing import mark_replaced, modules_left, pack, sparsifiers
 from selfish_rnn.engine.registry import put_quantized, replace_modules

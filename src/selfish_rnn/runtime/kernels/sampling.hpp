@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "../vectors.hpp"
+#include "../../engine/kernels/vectors.hpp"
 
 namespace selfish {
 namespace SELFISH_TARGET {

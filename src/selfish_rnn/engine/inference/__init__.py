@@ -1,1 +1,0 @@
-"""Inference: int8 weights, and one call for the next word."""

@@ -1,0 +1,1 @@
+"""Int8 weights of the engine: storage, operators, rounding."""
