@@ -1,5 +1,5 @@
-// The bfloat16 kernels as library.py calls them; see abi.hpp. Each that takes `work` returns how many floats of it there
-// must be if it is null, and computes otherwise.
+// The bfloat16 kernels as library.py calls them; see abi.hpp. Each that takes `work` returns how many floats of it
+// there must be if it is null, and computes otherwise.
 #pragma once
 
 #include "abi.hpp"

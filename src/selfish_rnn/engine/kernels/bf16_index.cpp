@@ -32,9 +32,10 @@ struct InnerCut {
     const int64_t inner = side.inner(), tiles = (inner + kLongestInner - 1) / kLongestInner;
     for (int64_t tile = 0; tile <= tiles; ++tile) bounds.push_back(static_cast<int32_t>(inner * tile / tiles));
     for (int64_t tile = 0; tile < tiles; ++tile) {
-      int first = 0, stop = side.pieces();
+      int first = tile == 0 ? 0 : pieces[2 * tile - 2];
       while (side.first_inner(first + 1) <= bounds[tile]) ++first;
-      while (side.first_inner(stop - 1) >= bounds[tile + 1]) --stop;
+      int stop = first;
+      while (stop < side.pieces() && side.first_inner(stop) < bounds[tile + 1]) ++stop;
       pieces.push_back(first), pieces.push_back(stop - first);
     }
   }
@@ -53,56 +54,54 @@ template <class Local>
 void build_tile(const FloatSide<Local>& side, const InnerCut& cut, int line_tile, int inner_tile, LineTile& result) {
   const int64_t lines = side.first_line(line_tile + 1) - side.first_line(line_tile);
   const int64_t begin = cut.bounds[inner_tile], end = cut.bounds[inner_tile + 1];
-  const int first_piece = cut.pieces[2 * inner_tile], pieces = cut.pieces[2 * inner_tile + 1];
 
-  // The runs of every line, and their operands.
-  std::vector<Bf16Run> runs(lines * pieces, Bf16Run{0, 0});
-  std::vector<int> count(lines, 0);
-  for (int piece = 0; piece < pieces; ++piece) {
-    const auto tile = side.tile(line_tile, first_piece + piece);
-    const int64_t base = side.first_inner(first_piece + piece);
+  // The runs of every line, and the offsets of its operands. Transposed lines are not sorted by their operands.
+  std::vector<std::vector<Bf16Run>> runs(lines);
+  std::vector<std::vector<uint16_t>> operands(lines);
+  for (int piece = 0; piece < cut.pieces[2 * inner_tile + 1]; ++piece) {
+    const int tile_at = cut.pieces[2 * inner_tile] + piece;
+    const auto tile = side.tile(line_tile, tile_at);
+    const int64_t base = side.first_inner(tile_at) - begin;
     int64_t at = 0;
     for (int entry = 0; entry < tile.count; ++entry) {
-      const int length = tile.entries[entry].count_minus_one + 1;
-      const Local *from = tile.local + at, *stop = from + length;
-      const auto below = [&](Local local, int64_t bound) { return base + local < bound; };
-      const Local* first = std::lower_bound(from, stop, begin, below);
-      const Local* last = std::lower_bound(first, stop, end, below);
       const int64_t line = tile.entries[entry].line;
-      runs[line * pieces + piece] = {static_cast<int32_t>(tile.start + (first - tile.local)),
-                                     static_cast<int32_t>(last - first)};
-      count[line] += static_cast<int>(last - first);
-      at += length;
+      bool adjacent = false;
+      for (int left = tile.entries[entry].count_minus_one + 1; left > 0; --left, ++at) {
+        const int64_t operand = base + tile.local[at];
+        const bool inside = operand >= 0 && operand < end - begin;
+        if (inside) {
+          operands[line].push_back(static_cast<uint16_t>(operand * kLineBytes));
+          if (adjacent)
+            ++runs[line].back().count;
+          else
+            runs[line].push_back({static_cast<int32_t>(tile.start + at), 1, static_cast<uint16_t>(piece), 0});
+        }
+        adjacent = inside;
+      }
     }
   }
   std::vector<int> order;
   for (int line = 0; line < lines; ++line)
-    if (count[line] > 0) order.push_back(line);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return count[a] > count[b]; });
+    if (!operands[line].empty()) order.push_back(line);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return operands[a].size() > operands[b].size(); });
 
-  std::vector<uint16_t> operands;
   for (size_t first = 0; first < order.size(); first += kLinesTogether) {
     Bf16Group group{};
     group.lines = static_cast<uint16_t>(std::min<size_t>(kLinesTogether, order.size() - first));
-    group.fours = static_cast<uint16_t>((count[order[first]] + 3) / 4);
+    group.fours = static_cast<uint16_t>((operands[order[first]].size() + 3) / 4);
     const size_t slot = result.offsets.size();
     result.offsets.resize(slot + size_t{group.fours} * 4 * kLinesTogether);
     for (int at = 0; at < kLinesTogether; ++at) {
       const bool real = at < group.lines;
       const int line = order[first + (real ? at : 0)];
       group.line[at] = static_cast<uint16_t>(line);
-      operands.clear();
-      for (int piece = 0; piece < pieces; ++piece) {
-        const Bf16Run& run = runs[line * pieces + piece];
-        const auto tile = side.tile(line_tile, first_piece + piece);
-        const int64_t base = side.first_inner(first_piece + piece) - begin;
-        for (int weight = 0; weight < run.count; ++weight)
-          operands.push_back(static_cast<uint16_t>((base + tile.local[run.start - tile.start + weight]) * kLineBytes));
-        if (real) result.runs.push_back(run);
+      if (real) {
+        runs[line].back().last = 1;
+        result.runs.insert(result.runs.end(), runs[line].begin(), runs[line].end());
       }
-      for (int weight = 0; weight < 4 * group.fours; ++weight)
+      for (size_t weight = 0; weight < size_t{4} * group.fours; ++weight)
         result.offsets[slot + weight / 4 * 4 * kLinesTogether + 4 * at + weight % 4] =
-            operands[std::min<size_t>(weight, operands.size() - 1)];
+            operands[line][std::min(weight, operands[line].size() - 1)];
     }
     result.groups.push_back(group);
   }
@@ -138,7 +137,7 @@ struct BuiltSide {
                                            8 * (all + 1),
                                            static_cast<int64_t>(sizeof(Bf16Group)) * (groups + kSpareGroups),
                                            static_cast<int64_t>(sizeof(Bf16Run)) * runs,
-                                           2 * (slots + kSpareSlots)};
+                                           2 * slots};
     for (int section = 0; section < kBf16Sections; ++section) {
       header.offset[section] = at;
       at += (length[section] + kAlignment - 1) / kAlignment * kAlignment;
@@ -149,7 +148,8 @@ struct BuiltSide {
   template <class Local>
   void write(const FloatSide<Local>& from, const Bf16Side& side) const {
     auto* line_bounds = const_cast<int32_t*>(side.line_bounds);
-    for (int tile = 0; tile <= side.line_tiles(); ++tile) line_bounds[tile] = static_cast<int32_t>(from.first_line(tile));
+    for (int tile = 0; tile <= side.line_tiles(); ++tile)
+      line_bounds[tile] = static_cast<int32_t>(from.first_line(tile));
     std::copy(cut.bounds.begin(), cut.bounds.end(), const_cast<int32_t*>(side.inner_bounds));
     std::copy(cut.pieces.begin(), cut.pieces.end(), const_cast<int32_t*>(side.pieces));
     auto* group_start = const_cast<int32_t*>(side.group_start);

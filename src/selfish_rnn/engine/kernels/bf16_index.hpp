@@ -1,13 +1,15 @@
 // The index of the bfloat16 kernels, derived from that of the float32 kernels (packed.hpp) for one topology.
 //
-// A matrix has two sides: its rows, for W x and for the gradient of its weights, and its columns, for W^T x. Each side is
-// cut into tiles: the lines of one of the float32 index's tiles, times at most kLongestInner lines of the operand, which
-// stay in the innermost cache. Inside a tile the lines that have weights are sorted by length and stored four together:
-// four weights of line 0, of line 1, of line 2, of line 3, the next four of line 0, and so on. All four are filled up to
-// the longest. A filling has the weight zero and the operand of the line's last weight, so a NaN stays in its column.
+// A matrix has two sides: its rows, for W x and for the gradient of its weights, and its columns, for W^T x. Each side
+// is cut into tiles: the lines of one of the float32 index's tiles, times at most kLongestInner lines of the operand,
+// which stay in the innermost cache. Inside a tile the lines that have weights are sorted by length and stored four
+// together: four weights of line 0, of line 1, of line 2, of line 3, the next four of line 0, and so on. All four are
+// filled up to the longest. A filling has the weight zero and the operand of the line's last weight, so a NaN stays in
+// its column.
 //
-// Of every slot the index holds the offset of its operand in bytes, for lines of two chunks of tokens. The float32 values
-// of a line lie in runs, in the order of the float32 index; values in bfloat16 are copied from there once a window.
+// Of every slot the index holds the offset of its operand in bytes, for lines of two chunks of tokens. The float32
+// values of a line lie in runs, in the order of the float32 index; values in bfloat16 are copied from there once a
+// window.
 #pragma once
 
 #include "packed.hpp"
@@ -15,10 +17,9 @@
 namespace selfish {
 
 constexpr int kLongestInner = 325;
-constexpr int kLineBytes = 128;     // of the operand's lines that offsets are for
+constexpr int kLineBytes = 128;  // of the operand's lines that offsets are for
 constexpr int kLinesTogether = 4;
-constexpr int kSpareGroups = 2;     // kernels look ahead
-constexpr int64_t kSpareSlots = 2048;
+constexpr int kSpareGroups = 2;  // kernels look ahead
 static_assert(kLongestInner * kLineBytes <= 65536, "an offset takes 16 bits");
 
 struct Bf16Group {
@@ -29,10 +30,23 @@ struct Bf16Group {
 
 // Values of a line that follow each other in the float32 index; a transposed line's in its transposed order.
 struct Bf16Run {
-  int32_t start, count;
+  int32_t start;
+  uint16_t count;
+  uint16_t piece : 15;  // the tile of the float32 index it lies in, counted from the first that this tile meets
+  uint16_t last : 1;    // of its line
 };
 
-enum Bf16Section : int { kLineBounds, kInnerBounds, kPieces, kGroupStart, kRunStart, kSlotStart, kGroups, kRuns, kSlots };
+enum Bf16Section : int {
+  kLineBounds,
+  kInnerBounds,
+  kPieces,
+  kGroupStart,
+  kRunStart,
+  kSlotStart,
+  kGroups,
+  kRuns,
+  kSlots
+};
 constexpr int kBf16Sections = 9;
 
 struct Bf16SideHeader {
@@ -50,7 +64,7 @@ struct Bf16Header {
 struct Bf16Tile {
   const Bf16Group* groups;
   const Bf16Group* end;
-  const Bf16Run* runs;  // for each line of each group, `pieces` of them
+  const Bf16Run* runs;  // of each line of each group
   int first_piece, pieces;
   const uint16_t* offsets;
   int64_t first_slot, slots;
@@ -91,17 +105,12 @@ struct Bf16Side {
   int64_t lines() const { return line_bounds[line_tiles()]; }
   int64_t inner() const { return inner_bounds[inner_tiles()]; }
   // Numbers that a copy of the values takes.
-  int64_t value_slots() const { return header->slots + kSpareSlots; }
+  int64_t value_slots() const { return header->slots; }
   Bf16Tile tile(int line_tile, int inner_tile) const {
     const int64_t at = static_cast<int64_t>(line_tile) * inner_tiles() + inner_tile;
-    return {groups + group_start[at],
-            groups + group_start[at + 1],
-            runs + run_start[at],
-            pieces[2 * inner_tile],
-            pieces[2 * inner_tile + 1],
-            offsets + slot_start[at],
-            slot_start[at],
-            slot_start[at + 1] - slot_start[at]};
+    return {groups + group_start[at], groups + group_start[at + 1],       runs + run_start[at],
+            pieces[2 * inner_tile],   pieces[2 * inner_tile + 1],         offsets + slot_start[at],
+            slot_start[at],           slot_start[at + 1] - slot_start[at]};
   }
 };
 

@@ -34,9 +34,7 @@ const Bf16Kernels bf16_kernels = {
     [](int64_t batch) { return StepBlocks(LayerShape{0, 1, batch, 1}).columns(); },
     [](int64_t n) { return operand_numbers(wide_panels(n), 1); },
     [](const void* index, const void* bf16_index, const float* values, const float* bias, const float* x, int64_t n,
-       float* y, void* work) {
-      return bf16_linear(Bf16Matrix(index, bf16_index, values), bias, x, n, y, work);
-    },
+       float* y, void* work) { return bf16_linear(Bf16Matrix(index, bf16_index, values), bias, x, n, y, work); },
     [](const void* index, const void* bf16_index, const float* values, const float* x, const float* d, int64_t n,
        float* x_gradient, float* gradients, float* bias_gradient, void* work) {
       return bf16_linear_backward(Bf16Matrix(index, bf16_index, values), x, d, n, x_gradient, gradients, bias_gradient,

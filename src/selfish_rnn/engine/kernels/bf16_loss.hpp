@@ -1,9 +1,10 @@
-// Output layer, softmax and cross-entropy in bfloat16: a few panels of scores exist at a time, as powers that are rounded
-// once and are operands of both products of the backward pass.
+// Output layer, softmax and cross-entropy in bfloat16: a few panels of scores exist at a time, as powers that are
+// rounded once and are operands of both products of the backward pass.
 //
-// A power is e^(score - r). The reference r is a multiple of ln 2, so powers of groups of rows with different references
-// are brought to a common one by a subtraction from their exponents. What turns the powers of a token into gradients, one
-// over their sum, is a factor of the token's inputs in the gradient of the weights, and of its results in that of x.
+// A power is e^(score - r). The reference r is a multiple of ln 2, so powers of groups of rows with different
+// references are brought to a common one by a subtraction from their exponents. What turns the powers of a token into
+// gradients, one over their sum, is a factor of the token's inputs in the gradient of the weights, and of its results
+// in that of x.
 #pragma once
 
 #include <vector>
@@ -25,7 +26,7 @@ struct Powers {
     constexpr int kVectors = kChunk / 8;
     for (int chunk = 0; chunk < kWide; chunk += kChunk) {
       V8 reference[kVectors], sum_here[kVectors] = {};
-      SELFISH_UNROLL for (int i = 0; i < kVectors; ++i) reference[i] = broadcast<V8>(kLowestReference);
+    SELFISH_UNROLL for (int i = 0; i < kVectors; ++i) reference[i] = broadcast<V8>(kLowestReference);
       for (int64_t line = 0; line < lines; ++line)
         SELFISH_UNROLL for (int i = 0; i < kVectors; ++i)
           reference[i] = max(load<V8>(scores + line * kWide + chunk + 8 * i), reference[i]);
@@ -158,7 +159,7 @@ inline int64_t bf16_cross_entropy(const Bf16Matrix& matrix, const float* bias, c
           const int64_t target = targets[first_token + panels.first(panel) + at];
           if (target < first || target >= stop) continue;
           uint16_t& here = scores[(panel * rows + target) * kWide + at / kChunk * kChunk + place_in_chunk(at % kChunk)];
-          const float power = std::exp(target_score[panel * kWide + at] - powers.exponent[at] * kLn2);
+          const float power = exp(broadcast<V8>(target_score[panel * kWide + at] - powers.exponent[at] * kLn2))[0];
           const uint16_t less = rounded(power - powers.total[at]);
           bias_gradient[target] += (widened(less) - widened(here)) * of_panel[at];
           here = less;

@@ -86,18 +86,53 @@ inline void add_floats(float* to, const float* from, int count) {
   for (; at < count; ++at) to[at] += from[at];
 }
 
-// Calls visit(group, runs, slot of its first four weights) for every line of a tile that has weights.
-template <class Visit>
-inline void each_line(const Bf16Tile& tile, Visit visit) {
-  const Bf16Run* runs = tile.runs;
-  int64_t slot = 0;
+// Adds the gradients of a tile's slots to those of its values, or puts them there.
+inline void scatter_gradients(const Bf16Tile& tile, const float* slots, float* gradients, bool afresh) {
+  const Bf16Run* run = tile.runs;
   for (const Bf16Group* group = tile.groups; group != tile.end; ++group) {
-    for (int line = 0; line < group->lines; ++line, runs += tile.pieces) visit(*group, runs, slot + 4 * line);
-    slot += kSlotsOfFour * group->fours;
+    for (int at = 0; at < group->lines; ++at) {
+      float line[kLongestInner + 32];
+      for (int four = 0; four < group->fours; ++four)
+        store<V4>(line + 4 * four, load<V4>(slots + 4 * at + kSlotsOfFour * four));
+      const float* from = line;
+      for (bool more = true; more; from += run->count, more = !run++->last)
+        if (afresh)
+          copy_floats(gradients + run->start, from, run->count);
+        else
+          add_floats(gradients + run->start, from, run->count);
+    }
+    slots += kSlotsOfFour * group->fours;
   }
 }
 
-// Copies the float32 values in the order of one side's slots, rounded, with zeros where lines are filled up.
+// Rounds the values of a line, which lie in runs of `from`, to its slots; returns the run after its last. Zeros fill
+// the line up.
+inline const Bf16Run* round_line(const Bf16Group& group, const Bf16Run* run, const float* const* from,
+                                 uint16_t* slots) {
+  float line[kLongestInner + 32];
+  alignas(32) uint16_t numbers[kLongestInner + 32];
+  int count = 0;
+  for (bool more = true; more; more = !run++->last) {
+    copy_floats(line + count, from[run->piece] + run->start, run->count);
+    count += run->count;
+  }
+  const int whole = (4 * group.fours + 15) / 16 * 16;
+  for (int at = count; at < whole; ++at) line[at] = 0.f;
+  for (int at = 0; at < whole; at += 16) round_sixteen(numbers + at, line + at);
+  for (int four = 0; four < group.fours; ++four) std::memcpy(slots + kSlotsOfFour * four, numbers + 4 * four, 8);
+  return run;
+}
+
+// Zeros for the lines that the last group of a tile lacks.
+inline void clear_lacking_lines(const Bf16Tile& tile, uint16_t* slots) {
+  if (tile.groups == tile.end) return;
+  const Bf16Group& last = tile.end[-1];
+  uint16_t* of_last = slots + tile.slots - kSlotsOfFour * last.fours;
+  for (int line = last.lines; line < kLinesTogether; ++line)
+    for (int four = 0; four < last.fours; ++four) std::memset(of_last + kSlotsOfFour * four + 4 * line, 0, 8);
+}
+
+// Copies the float32 values in the order of one side's slots, rounded.
 template <bool Transposed>
 inline void round_values(const Bf16Matrix& matrix, uint16_t* to) {
   const Bf16Side& side = matrix.side<Transposed>();
@@ -108,37 +143,32 @@ inline void round_values(const Bf16Matrix& matrix, uint16_t* to) {
     for (int line_tile = 0; line_tile < side.line_tiles(); ++line_tile)
       for (int inner_tile = 0; inner_tile < side.inner_tiles(); ++inner_tile) {
         const Bf16Tile tile = side.tile(line_tile, inner_tile);
-        uint16_t* slots = to + tile.first_slot;
-        each_line(tile, [&](const Bf16Group& group, const Bf16Run* runs, int64_t slot) {
-          float line[kLongestInner + 32];
-          int count = 0;
+        // Where the values of each piece are, as runs count them; transposed ones are gathered first.
+        const float* from[kLongestInner];
+        if (Transposed) {
+          int64_t gathered = 0;
+          const auto tile_of = [&](int piece) {
+            return int64_t{tile.first_piece + piece} * packed.column_tiles() + line_tile;
+          };
+          for (int piece = 0; piece < tile.pieces; ++piece)
+            gathered += packed.value_start[tile_of(piece) + 1] - packed.value_start[tile_of(piece)];
+          float* next = scratch(gathered);
           for (int piece = 0; piece < tile.pieces; ++piece) {
-            const Bf16Run run = runs[piece];
-            if (Transposed) {
-              const int64_t tile_start =
-                  packed.value_start[(tile.first_piece + piece) * packed.column_tiles() + line_tile];
-              const float* from = matrix.values + tile_start;
-              for (int weight = 0; weight < run.count; ++weight)
-                line[count + weight] = from[sources[run.start + weight]];
-            } else {
-              copy_floats(line + count, matrix.values + run.start, run.count);
-            }
-            count += run.count;
+            const int64_t start = packed.value_start[tile_of(piece)];
+            const int64_t count = packed.value_start[tile_of(piece) + 1] - start;
+            for (int64_t at = 0; at < count; ++at) next[at] = matrix.values[start + sources[start + at]];
+            from[piece] = next - start, next += count;
           }
-          const int whole = (4 * group.fours + 15) / 16 * 16;
-          for (int at = count; at < whole; ++at) line[at] = 0.f;
-          alignas(32) uint16_t numbers[kLongestInner + 32];
-          for (int at = 0; at < whole; at += 16) round_sixteen(numbers + at, line + at);
-          for (int four = 0; four < group.fours; ++four)
-            std::memcpy(slots + slot + kSlotsOfFour * four, numbers + 4 * four, 8);
-        });
-        // Lines that the last group of a tile lacks.
-        if (tile.groups != tile.end) {
-          const Bf16Group& last = tile.end[-1];
-          uint16_t* of_last = slots + tile.slots - kSlotsOfFour * last.fours;
-          for (int line = last.lines; line < kLinesTogether; ++line)
-            for (int four = 0; four < last.fours; ++four) std::memset(of_last + kSlotsOfFour * four + 4 * line, 0, 8);
+        } else {
+          std::fill(from, from + tile.pieces, matrix.values);
         }
+        const Bf16Run* run = tile.runs;
+        uint16_t* slots = to + tile.first_slot;
+        for (const Bf16Group* group = tile.groups; group != tile.end; ++group) {
+          for (int line = 0; line < group->lines; ++line) run = round_line(*group, run, from, slots + 4 * line);
+          slots += kSlotsOfFour * group->fours;
+        }
+        clear_lacking_lines(tile, to + tile.first_slot);
       }
   });
 }
@@ -202,20 +232,7 @@ inline void bf16_sddmm(const Bf16Side& rows, float* gradients, const uint16_t* x
     for (int tile = groups.first(group); tile < groups.stop(group); ++tile)
       for (int inner = 0; inner < rows.inner_tiles(); ++inner) {
         const Bf16Tile part = rows.tile(tile, inner);
-        const float* slots = found + part.first_slot - first_slot;
-        each_line(part, [&](const Bf16Group& of, const Bf16Run* runs, int64_t slot) {
-          float line[kLongestInner + 32];
-          for (int four = 0; four < of.fours; ++four)
-            store<V4>(line + 4 * four, load<V4>(slots + slot + kSlotsOfFour * four));
-          const float* from = line;
-          for (int piece = 0; piece < part.pieces; ++piece) {
-            if (afresh)
-              copy_floats(gradients + runs[piece].start, from, runs[piece].count);
-            else
-              add_floats(gradients + runs[piece].start, from, runs[piece].count);
-            from += runs[piece].count;
-          }
-        });
+        scatter_gradients(part, found + part.first_slot - first_slot, gradients, afresh);
       }
   }
 }

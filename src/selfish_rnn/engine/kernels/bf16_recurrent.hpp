@@ -1,5 +1,5 @@
-// One recurrent layer over a window in bfloat16. As in recurrent.hpp all input products come first, then step by step the
-// recurrent product and the cell, whose results are rounded to operands at once.
+// One recurrent layer over a window in bfloat16. As in recurrent.hpp all input products come first, then step by step
+// the recurrent product and the cell, whose results are rounded to operands at once.
 #pragma once
 
 #include "bf16_abi.hpp"
@@ -93,14 +93,13 @@ int64_t bf16_forward(const Bf16LayerForward& layer) {
                 site.cell_before = layout.at(cell_of(step), 0, block, hidden) + at;
                 site.cell_after = layout.at(cell_of(step + 1), 0, block, hidden) + at;
               }
-              if (Cell::kApart)
-                site.extra = layout.at(keep ? layer.extra : extra, keep ? step : 0, block, hidden) + at;
+              if (Cell::kApart) site.extra = layout.at(keep ? layer.extra : extra, keep ? step : 0, block, hidden) + at;
               Cell::forward(site);
             }
             block_to_rows(layout, block, after, hidden, unit, stop, layer.y + step * layout.batch * hidden);
           });
-          keep_operands(layout, wide, step, panel, after, hidden, unit, stop, operands_of(step + 1),
-                        widens ? &widening : nullptr, layer.h_operands);
+          keep_operands(layout, panel, after, hidden, unit, stop, operands_of(step + 1), widens ? &widening : nullptr,
+                        layer.h_operands);
         }
       }
 #pragma omp barrier
@@ -166,8 +165,7 @@ int64_t bf16_backward(const Bf16LayerBackward& layer) {
               block_from_rows<true>(layout, block, layer.dy + step * layout.batch * hidden, hidden, unit, stop,
                                     d_state);
           });
-          if (!last)
-            add_through_recurrence(layout, columns, tile, values, operands_of(step + 1), panel, d_state);
+          if (!last) add_through_recurrence(layout, columns, tile, values, operands_of(step + 1), panel, d_state);
           if (step < 0) continue;
           layout.each_block(panel, [&](const Block& block) {
             float* after = layout.at(d_state, 0, block, hidden);
@@ -191,11 +189,11 @@ int64_t bf16_backward(const Bf16LayerBackward& layer) {
             }
           });
           for (int64_t gate = 0; gate < lines; gate += hidden) {
-            keep_operands(layout, wide, step, panel, Cell::kApart ? d_recurrent : d_input, lines, gate + unit,
-                          gate + stop, operands_of(step), &widening, d_recurrent_wide);
+            keep_operands(layout, panel, Cell::kApart ? d_recurrent : d_input, lines, gate + unit, gate + stop,
+                          operands_of(step), &widening, d_recurrent_wide);
             if (Cell::kApart)
-              keep_operands(layout, wide, step, panel, d_input, lines, gate + unit, gate + stop, input_operands,
-                            &widening, layer.d_input_operands);
+              keep_operands(layout, panel, d_input, lines, gate + unit, gate + stop, input_operands, &widening,
+                            layer.d_input_operands);
           }
         }
       }
@@ -210,8 +208,7 @@ int64_t bf16_backward(const Bf16LayerBackward& layer) {
     bf16_sddmm(recurrence.rows, gradients.recurrent_gradients, layer.h_operands, d_recurrent_wide, wide, true);
   bf16_inputs_backward(inputs, layer.x, layer.d_input_operands, wide, gradients.dx, gradients.input_gradients, values,
                        x_operands);
-  if (gradients.bias_gradient != nullptr)
-    bf16_sum_lines(layer.d_input_operands, wide, lines, gradients.bias_gradient);
+  if (gradients.bias_gradient != nullptr) bf16_sum_lines(layer.d_input_operands, wide, lines, gradients.bias_gradient);
   if (gradients.recurrent_bias_gradient != nullptr)
     bf16_sum_lines(d_recurrent_wide, wide, lines, gradients.recurrent_bias_gradient);
   return 0;

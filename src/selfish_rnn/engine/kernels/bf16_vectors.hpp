@@ -1,8 +1,8 @@
-// Vectors of bfloat16 operands, with sums in float32: AVX512_BF16 where it is compiled for, else an emulation that rounds
-// the operands in the same way and multiplies them in float32.
+// Vectors of bfloat16 operands, with sums in float32: AVX512_BF16 where it is compiled for, else an emulation that
+// rounds the operands in the same way and multiplies them in float32.
 //
-// Tokens come in chunks of 32, 64 bytes. In a chunk the fours of tokens lie in the order 0 4 1 5 2 6 3 7: interleaving two
-// chunks in every 128 bits, as processors do, then gives tokens 0 to 15 and 16 to 31 in their natural order.
+// Tokens come in chunks of 32, 64 bytes. In a chunk the fours of tokens lie in the order 0 4 1 5 2 6 3 7: interleaving
+// two chunks in every 128 bits, as processors do, then gives tokens 0 to 15 and 16 to 31 in their natural order.
 #pragma once
 
 #include "vectors.hpp"

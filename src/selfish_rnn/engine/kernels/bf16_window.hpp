@@ -1,9 +1,9 @@
 // What all recurrent layers do over a window in bfloat16: where the tokens of a step lie, as floats and as operands.
 //
-// The tokens of a step are cut into panels of at most 32. The floats of a panel lie in blocks: one of its first columns (4,
-// 8 or 16) and, if there are more than 16, one of the others; in a block line follows line, so no vector crosses a cache
-// line and cells see whole vectors. As operands of the recurrent product the same tokens are one chunk for each line.
-// Products over the whole window take wide panels, with the tokens of all steps in their order.
+// The tokens of a step are cut into panels of at most 32. The floats of a panel lie in blocks: one of its first columns
+// (4, 8 or 16) and, if there are more than 16, one of the others; in a block line follows line, so no vector crosses a
+// cache line and cells see whole vectors. As operands of the recurrent product the same tokens are one chunk for each
+// line. Products over the whole window take wide panels, with the tokens of all steps in their order.
 #pragma once
 
 #include "abi.hpp"
@@ -32,8 +32,8 @@ struct StepBlocks {
       for (int width : {low, high}) {
         if (width == 0) continue;
         const int64_t first = panel * int64_t{low + high} + (blocks.size() % blocks_in_panel() ? low : 0);
-        blocks.push_back({first, first, width,
-                          static_cast<int>(std::max<int64_t>(0, std::min<int64_t>(width, batch - first)))});
+        blocks.push_back(
+            {first, first, width, static_cast<int>(std::max<int64_t>(0, std::min<int64_t>(width, batch - first)))});
       }
   }
 
@@ -58,14 +58,13 @@ struct StepBlocks {
   }
 
   // Adds the product of one tile of lines with the operands of a panel to its results, of `lines` lines.
-  void add_product(const Bf16Side& side, int line_tile, int inner_tile, const uint16_t* values, const uint16_t* operands,
-                   int panel, float* results, int64_t lines) const {
+  void add_product(const Bf16Side& side, int line_tile, int inner_tile, const uint16_t* values,
+                   const uint16_t* operands, int panel, float* results, int64_t lines) const {
     const int64_t first = side.first_line(line_tile);
-    spmm_narrow(low, high, side.tile(line_tile, inner_tile), values,
-                reinterpret_cast<const char*>(operands +
-                                              (panel * side.inner() + side.first_inner(inner_tile)) * kChunk),
-                at(results, 0, low_block(panel), lines) + first * low,
-                at(results, 0, high_block(panel), lines) + first * high);
+    spmm_narrow(
+        low, high, side.tile(line_tile, inner_tile), values,
+        reinterpret_cast<const char*>(operands + (panel * side.inner() + side.first_inner(inner_tile)) * kChunk),
+        at(results, 0, low_block(panel), lines) + first * low, at(results, 0, high_block(panel), lines) + first * high);
   }
 
   // Rounds the lines from first to stop of a panel to operands, which have zeros for columns that the panel lacks.
@@ -173,8 +172,8 @@ inline void four_from_rows(const float* rows, int64_t stride, float* block, int 
 }
 
 // Lines from first to stop of a step as rows (batch x lines), for one block, and back.
-inline void block_to_rows(const StepBlocks& layout, const Block& block, const float* state, int64_t lines, int64_t first,
-                          int64_t stop, float* rows) {
+inline void block_to_rows(const StepBlocks& layout, const Block& block, const float* state, int64_t lines,
+                          int64_t first, int64_t stop, float* rows) {
   const float* from = layout.at(state, 0, block, lines) + first * block.width;
   float* to = rows + block.first * lines + first;
   if (block.width == 4)
@@ -184,8 +183,8 @@ inline void block_to_rows(const StepBlocks& layout, const Block& block, const fl
 }
 
 template <bool Add = false>
-inline void block_from_rows(const StepBlocks& layout, const Block& block, const float* rows, int64_t lines, int64_t first,
-                            int64_t stop, float* state) {
+inline void block_from_rows(const StepBlocks& layout, const Block& block, const float* rows, int64_t lines,
+                            int64_t first, int64_t stop, float* state) {
   float* to = layout.at(state, 0, block, lines) + first * block.width;
   const float* from = rows + block.first * lines + first;
   if (block.width == 4)
@@ -203,7 +202,8 @@ inline void step_to_rows(const StepBlocks& layout, const float* state, float* ro
 }
 
 inline void step_operands(const StepBlocks& layout, const float* state, uint16_t* operands) {
-  for (int panel = 0; panel < layout.panels; ++panel) layout.round(panel, state, layout.hidden, 0, layout.hidden, operands);
+  for (int panel = 0; panel < layout.panels; ++panel)
+    layout.round(panel, state, layout.hidden, 0, layout.hidden, operands);
 }
 
 // W x + bias for all tokens of a window. The results of a step go to its blocks of `lines` lines, from base on.
@@ -219,33 +219,31 @@ inline void bf16_project_inputs(const Bf16Matrix& inputs, const float* bias, con
       std::fill_n(layout.at(base, step, block, lines), lines * block.width, 0.f);
   operands_from_rows(x, inputs.rows.inner(), wide, operands);
   round_values<false>(inputs, values);
-  bf16_spmm(inputs.rows, values, bias, operands, wide,
-            [&](int64_t first, int64_t rows, int panel, const float* piece) {
-              // The runs of tokens that lie side by side in this panel and in a block.
-              Run runs[kWide];
-              int count = 0;
-              for (int column = 0; column < wide.filled(panel);) {
-                const int64_t token = wide.first(panel) + column, step = token / layout.batch;
-                const int64_t member = token % layout.batch;
-                const Block* block = &layout.blocks[0];
-                while (member >= block->first + block->width) ++block;
-                Run& run = runs[count++];
-                const int64_t in_block = member - block->first;
-                run.to = layout.at(base, step, *block, lines) + first * block->width + in_block;
-                run.column = column, run.width = block->width;
-                run.count = static_cast<int>(
-                    std::min<int64_t>(block->filled - in_block, wide.filled(panel) - column));
-                // Columns without a token hold zeros and not what memory held.
-                run.behind = in_block + run.count == block->filled ? block->width - block->filled : 0;
-                column += run.count;
-              }
-              for (int64_t row = 0; row < rows; ++row)
-                for (const Run* run = runs; run != runs + count; ++run) {
-                  float* to = run->to + row * run->width;
-                  copy_floats(to, piece + row * kWide + run->column, run->count);
-                  for (int more = 0; more < run->behind; ++more) to[run->count + more] = 0.f;
-                }
-            });
+  bf16_spmm(inputs.rows, values, bias, operands, wide, [&](int64_t first, int64_t rows, int panel, const float* piece) {
+    // The runs of tokens that lie side by side in this panel and in a block.
+    Run runs[kWide];
+    int count = 0;
+    for (int column = 0; column < wide.filled(panel);) {
+      const int64_t token = wide.first(panel) + column, step = token / layout.batch;
+      const int64_t member = token % layout.batch;
+      const Block* block = &layout.blocks[0];
+      while (member >= block->first + block->width) ++block;
+      Run& run = runs[count++];
+      const int64_t in_block = member - block->first;
+      run.to = layout.at(base, step, *block, lines) + first * block->width + in_block;
+      run.column = column, run.width = block->width;
+      run.count = static_cast<int>(std::min<int64_t>(block->filled - in_block, wide.filled(panel) - column));
+      // Columns without a token hold zeros and not what memory held.
+      run.behind = in_block + run.count == block->filled ? block->width - block->filled : 0;
+      column += run.count;
+    }
+    for (int64_t row = 0; row < rows; ++row)
+      for (const Run* run = runs; run != runs + count; ++run) {
+        float* to = run->to + row * run->width;
+        copy_floats(to, piece + row * kWide + run->column, run->count);
+        for (int more = 0; more < run->behind; ++more) to[run->count + more] = 0.f;
+      }
+  });
 }
 
 // Where the tokens of a step's panel go in the wide panels: four at a time where they stay together, else one by one.
@@ -289,9 +287,8 @@ class Widening {
 
 // Rounds the lines from first to stop of a panel of one step: to the operands of the next product, and into the wide
 // panels of the window.
-inline void keep_operands(const StepBlocks& layout, const Panels& wide, int64_t step, int panel, const float* floats,
-                          int64_t lines, int64_t first, int64_t stop, uint16_t* operands, const Widening* widening,
-                          uint16_t* wide_operands) {
+inline void keep_operands(const StepBlocks& layout, int panel, const float* floats, int64_t lines, int64_t first,
+                          int64_t stop, uint16_t* operands, const Widening* widening, uint16_t* wide_operands) {
   layout.round(panel, floats, lines, first, stop, operands);
   if (widening != nullptr) widening->copy(operands + panel * lines * kChunk, first, stop, wide_operands);
 }
