@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from selfish_rnn.engine import available
-from selfish_rnn.experiment.methods import CONFIGURED_METHODS
+from selfish_rnn.experiment.methods import CONFIGURABLE_METHODS
 from selfish_rnn.files import load_tensors
 from tiny_runs import OPTIMIZERS, UPDATES_PER_EPOCH, Recorder, finished_run, result_of, run_in_parts, tiny_run, trained
 
 pytestmark = pytest.mark.slow
 
 NEEDS_KERNELS = pytest.mark.skipif(not available(), reason="the packed engine's kernels are not built")
-PAIRS = [(method, optimizer) for method in CONFIGURED_METHODS if method != "small-dense" for optimizer in OPTIMIZERS]
+PAIRS = [(method, optimizer) for method in CONFIGURABLE_METHODS if method != "small-dense" for optimizer in OPTIMIZERS]
 
 
 @pytest.mark.parametrize(("method", "optimizer"), PAIRS)
@@ -26,7 +26,7 @@ def test_every_method_runs_and_resumes_with_every_optimizer(
     whole = finished_run(texts, tmp_path / "whole", **changes)
     assert len(whole.epochs) == 3
     if method != "iss":  # which promises nothing
-        assert whole.epochs[-1].network["active_weights"] == whole.trainer.sparsifier.target_weights
+        assert whole.epochs[-1].active_weights == whole.trainer.sparsifier.target_weights
     run_in_parts(texts, tmp_path / "parts", UPDATES_PER_EPOCH + 4, **changes)
     assert result_of(tmp_path / "parts") == result_of(tmp_path / "whole")
 
@@ -63,7 +63,7 @@ def test_a_run_that_rewires_by_itself_survives_a_stop_right_before_it(engine: st
 )
 def test_the_ablations_run(parts: dict[str, str], texts: Path) -> None:
     recorder = trained(texts, method={"name": "selfish", **parts})
-    counts = {record.network["active_weights"] for record in recorder.epochs}
+    counts = {record.active_weights for record in recorder.epochs}
     assert counts == {recorder.trainer.sparsifier.target_weights}
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from topology_cases import golden_cases, rates, seeded, seeds, topologies, weights_for
 
-from selfish_rnn.topology import POOLS, REMOVALS, GateLayout, Pool, Removal, Topology
+from selfish_rnn.topology import POOLS, REMOVALS, ActiveWeights, GateLayout, Pool, Removal, Topology
 from selfish_rnn.topology.removal import (
     by_magnitude,
     halved_or_doubled,
@@ -84,7 +84,7 @@ def test_golden_magnitude(case: dict[str, np.ndarray]) -> None:
     topology = Topology.from_mask(mask, GateLayout.single(mask.shape[0]))
     values = torch.from_numpy(case["weight"]).flatten()[topology.positions]
     count = math.ceil(float(case["rate"]) * topology.count)
-    removed = remove(MAGNITUDE, topology, values, POOLS["matrix"], count / topology.count)
+    removed = remove(MAGNITUDE, ActiveWeights(topology, values), POOLS["matrix"], count / topology.count)
     assert removed.sum() == count
     assert np.array_equal(topology.without(removed).to_mask().numpy(), case["kept_magnitude"].astype(bool))
 
@@ -94,7 +94,10 @@ def removed_from(
 ) -> list[torch.Tensor]:
     if pool.network:
         return remove_over_network(removal, values, rate)
-    return [remove(removal, matrix, value, pool, rate) for matrix, value in zip(matrices, values, strict=True)]
+    return [
+        remove(removal, ActiveWeights(matrix, value), pool, rate)
+        for matrix, value in zip(matrices, values, strict=True)
+    ]
 
 
 @given(st.lists(topologies(), min_size=1, max_size=3), seeds, rates, st.sampled_from(ANY_POOL))
@@ -139,14 +142,15 @@ def test_network_pool_takes_from_the_matrix_with_small_weights() -> None:
 
 def test_weights_in_double_precision_are_compared_in_double_precision() -> None:
     topology = Topology((2, 1), GateLayout.single(2), torch.arange(2))
-    removed = remove(MAGNITUDE, topology, torch.tensor([1 + 1e-12, 1.0], dtype=torch.float64), POOLS["matrix"], 0.5)
+    values = torch.tensor([1 + 1e-12, 1.0], dtype=torch.float64)
+    removed = remove(MAGNITUDE, ActiveWeights(topology, values), POOLS["matrix"], 0.5)
     assert removed.tolist() == [False, True]
 
 
 def test_half_precision_weights_work() -> None:
     topology = Topology((3, 1), GateLayout.single(3), torch.arange(3))
     values = torch.tensor([0.3, -0.1, 0.2], dtype=torch.bfloat16)
-    removed = remove(MAGNITUDE, topology, values, POOLS["matrix"], 0.34)
+    removed = remove(MAGNITUDE, ActiveWeights(topology, values), POOLS["matrix"], 0.34)
     assert removed.tolist() == [False, True, False]
     assert torch.equal(by_magnitude(values, 0.34), removed)
 

@@ -28,6 +28,7 @@ from selfish_rnn.topology import (
     Growth,
     Method,
     Pool,
+    Pruning,
     Removal,
     Topology,
     prune,
@@ -35,6 +36,7 @@ from selfish_rnn.topology import (
 )
 from selfish_rnn.topology.growth import by_score
 from selfish_rnn.topology.removal import by_magnitude
+from selfish_rnn.topology.schedules import PRUNINGS
 from selfish_rnn.topology.topology import Span
 
 
@@ -252,3 +254,64 @@ def test_a_signal_that_is_not_there_is_a_clear_error() -> None:
     network = [existing(Topology.random((4, 5), GateLayout.single(4), 8, seeded(2)), 3)]
     with pytest.raises(ValueError, match="needs the dense gradient or momentum"):
         list(rewire(SELFISH.replace(growth="gradient"), makers(network), 0.5, seeded(1)))
+
+
+def test_pruning_and_regrowth_in_one_rewiring() -> None:
+    """The pruned weights are the smallest, as many grow as are removed from the others, and both are one rewiring."""
+    method = SELFISH.replace(pool="matrix", growth="gradient", redistribution="matrix", pruning="gradual")
+    topology = Topology.random((4, 10), GateLayout.single(4), 30, seeded(0))
+    values, score = torch.randn(30, generator=seeded(1)), torch.randn(4, 10, generator=seeded(2))
+    weights = ActiveWeights(topology, values, score=lambda: score)
+    (rewiring,) = rewire(method, makers([weights]), 0.25, seeded(3), counts=[20])
+    by_size = values.abs().argsort()
+    assert set(rewiring.removed.nonzero().flatten().tolist()) == set(by_size[: 10 + 5].tolist())
+    assert len(rewiring.grown) == 5
+    empty = set(range(40)) - set(rewiring.kept_positions.tolist())
+    assert set(rewiring.grown.tolist()) == set(sorted(empty, key=lambda place: -abs(float(score.flatten()[place])))[:5])
+    assert rewiring.topology.count == 20
+    with pytest.raises(ValueError, match="prunes too and needs counts="):
+        rewire(method, makers([weights]), 0.25, seeded(3))
+    with pytest.raises(ValueError, match="takes no counts="):
+        rewire(SELFISH, makers([weights]), 0.25, seeded(3), counts=[20])
+
+
+def test_pruning_over_the_network_takes_the_smallest_of_all() -> None:
+    method = GMP.replace(pruning=Pruning("whole", PRUNINGS["gradual"].sparsity, network=True))
+    network = [existing(Topology.random((8, 9), GateLayout.single(8), 72, seeded(seed)), seed) for seed in range(3)]
+    network[0] = dataclasses.replace(network[0], values=network[0].values / 100)
+    after = [pruning.topology.count for pruning in prune(method, makers(network), [60, 60, 60], seeded(0))]
+    assert sum(after) == 180
+    assert after[0] < 40
+
+
+def test_gates_are_pruned_to_their_own_numbers() -> None:
+    topology = Topology.random((8, 9), GateLayout.even("ab", 8), 72, seeded(0))
+    weights = existing(topology, 0)
+    (pruning,) = prune(GMP, makers([weights]), [[30, 5]], seeded(0))
+    first, second = (span for _, span in topology.gate_spans())
+    assert [pruning.topology.count_in(span) for span in (first, second)] == [30, 5]
+    kept = weights.values[:36][~pruning.removed[:36]].abs().min()
+    assert kept >= weights.values[:36][pruning.removed[:36]].abs().max()
+
+
+@pytest.mark.parametrize("pool", ["gate", "matrix", "network"])
+def test_removal_sees_the_gradients_of_the_weights_and_the_progress(pool: str) -> None:
+    seen = []
+
+    def smallest_gradients(values: Tensor, rate: float, gradients: Tensor, progress: float) -> Tensor:
+        seen.append(progress)
+        return by_magnitude(gradients, rate)
+
+    part = Removal("by-gradient", smallest_gradients, gradients=True, progress=True)
+    method = SELFISH.replace(removal=part, pool=pool)
+    assert method.uses_gradients
+    topology = Topology.random((8, 9), GateLayout.even("ab", 8), 30, seeded(0))
+    weights = existing(topology, 0)
+    assert weights.gradients is not None
+    (rewiring,) = rewire(method, makers([weights]), 0.5, seeded(1), progress=0.25)
+    assert seen[0] == 0.25
+    if pool != "gate":
+        assert torch.equal(rewiring.removed, by_magnitude(weights.gradients, 0.5))
+    without = dataclasses.replace(weights, gradients=None)
+    with pytest.raises(ValueError, match="removal 'by-gradient' needs the gradients of the last backward pass"):
+        list(rewire(method, makers([without]), 0.5, seeded(1)))

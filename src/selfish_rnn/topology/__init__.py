@@ -28,10 +28,12 @@ from selfish_rnn.topology.removal import POOLS, REMOVALS, Pool, Removal, Signal
 from selfish_rnn.topology.rewiring import Rewiring, prune, rewire
 from selfish_rnn.topology.schedules import SCHEDULES, Pruning, Schedule
 from selfish_rnn.topology.topology import ActiveWeights, LayerTopology, Topology
+from selfish_rnn.topology.views import View, parse_granularity
 
 __all__ = [
-    "ALLOCATIONS", "DENSE", "DSR", "GMP", "GROWTHS", "METHODS", "POOLS", "REDISTRIBUTIONS", "REMOVALS", "RIGL",
-    "SCHEDULES", "SELFISH", "SET", "SNFS", "STATIC", "STATIC_ER", "ActiveWeights", "Allocation", "GateLayout", "Growth",
-    "LayerTopology", "Method", "Pool", "Pruning", "Redistribution", "Removal", "Rewiring", "Schedule", "Signal",
-    "Topology", "budget", "prune", "register", "register_method", "rewire",
+    "ALLOCATIONS", "DENSE", "DSR", "GMP", "GROWTHS", "METHODS", "POOLS",
+    "REDISTRIBUTIONS", "REMOVALS", "RIGL", "SCHEDULES", "SELFISH", "SET", "SNFS", "STATIC", "STATIC_ER",
+    "ActiveWeights", "Allocation", "GateLayout", "Growth", "LayerTopology", "Method", "Pool", "Pruning",
+    "Redistribution", "Removal", "Rewiring", "Schedule", "Signal", "Topology", "View", "budget", "parse_granularity",
+    "prune", "register", "register_method", "rewire",
 ]  # fmt: skip

@@ -7,6 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import torch
+
+from selfish_rnn.topology.gates import GateLayout
+from selfish_rnn.topology.topology import Topology
+
 Shape = tuple[int, ...]
 
 
@@ -29,11 +34,13 @@ def by_name(*parts: AnyPart) -> dict[str, AnyPart]:
 class Allocation(Part):
     """A division of the budget: ``counts(shapes, density)`` returns the number of weights of each matrix.
 
-    With ``dense`` all weights exist at the start, whatever the density.
+    With ``dense`` all weights exist at the start, whatever the density. ``draw(shape, gates, count, generator)`` draws
+    the positions of one matrix, by default uniformly.
     """
 
     counts: Callable[[Sequence[Shape], float], list[int]]
     dense: bool = False
+    draw: Callable[[Shape, GateLayout, int, torch.Generator], Topology] = Topology.random
 
 
 def budget(shapes: Sequence[Shape], density: float) -> int:

@@ -67,8 +67,9 @@ class Method:
 
     ``allocation`` divides the budget over the matrices. ``removal`` marks weights of each ``pool``. ``redistribution``
     divides the freed weights over gates or matrices, and ``growth`` chooses their positions. With ``removal=None`` the
-    topology never changes. With ``growth=None`` weights are pruned for good, by ``pruning``. Each part is an object or
-    the name of a registered one. A new method is an old one with a part replaced:
+    topology never changes. With ``pruning`` weights are also removed for good, down to the final sparsity. With
+    ``growth=None`` nothing else happens. Each part is an object or the name of a registered one. A new method is an old
+    one with a part replaced:
 
     >>> SELFISH.replace(name="without cell gate redistribution", pool="gate", redistribution="gate").pool.name
     'gate'
@@ -94,20 +95,17 @@ class Method:
 
     def _check(self) -> None:
         """Raise an error if parts do not fit together, rather than ignore one of them."""
-        if self.pruning and not self.prunes:
-            raise ValueError(
-                f"pruning {self.pruning.name} removes weights for good: growth must be none, and removal must not be"
-            )
         if self.removal is None:
+            if self.pruning:
+                raise ValueError(f"pruning {self.pruning.name} removes weights: removal must not be none")
             return
-        if self.prunes and not (
-            self.allocation.dense and self.removal.can_prune and self.pool.can_prune and self.pruning
-        ):
+        if self.growth is None and not (self.allocation.dense and self.pool.can_prune and self.pruning):
             raise ValueError(
-                "without growth a method only prunes: allocation must be dense, removal one of "
-                f"{_names_that_prune(REMOVALS)}, pool {_names_that_prune(POOLS)} and pruning one of "
-                f"{', '.join(PRUNINGS)}"
+                "without growth a method only prunes: allocation must be dense, pool "
+                f"{_names_that_prune(POOLS)} and pruning one of {', '.join(PRUNINGS)}"
             )
+        if self.pruning:
+            self._check_pruning(self.pruning, self.removal)
         pools = [find_part("pool", each) for each in self.removal.pools or (self.pool,)]
         if self.pool not in pools:
             raise ValueError(
@@ -116,10 +114,26 @@ class Method:
             )
         if self.removal.rates and self.pool.network:
             raise ValueError(f"removal {self.removal.name}: rates for every matrix need a pool within a matrix")
+        if self.removal.whole and not self.pool.can_prune:
+            raise ValueError(f"removal {self.removal.name} judges whole matrices: pool must be matrix")
         signals = self._signals()
         if len(set(signals.values())) > 1:
             listed = ", ".join(f"{kind} by {signal.value}" for kind, signal in signals.items())
             raise ValueError(f"parts need different signals ({listed}): use parts that share one")
+
+    def _check_pruning(self, pruning: Pruning, removal: Removal) -> None:
+        if not removal.can_prune:
+            raise ValueError(
+                f"pruning {pruning.name} removes exact numbers of weights: removal must be one of "
+                f"{_names_that_prune(REMOVALS)}"
+            )
+        moves = self.rewires and (self.pool.network or self.redistribution.counts is not None)
+        uneven = self.allocation not in (ALLOCATIONS["uniform"], ALLOCATIONS["dense"])
+        if not pruning.network and (moves or uneven):
+            raise ValueError(
+                f"pruning {pruning.name} brings every matrix to the same density: allocation must be uniform or dense, "
+                "and redistribution within a matrix or layer"
+            )
 
     def _signals(self) -> dict[str, Signal]:
         parts = {kind: getattr(self, kind) for kind in ("removal", "redistribution", "growth") if self.rewires}
@@ -132,8 +146,8 @@ class Method:
 
     @property
     def prunes(self) -> bool:
-        """Whether weights are removed for good, until the sparsity is reached."""
-        return self.removal is not None and self.growth is None
+        """Whether weights are removed for good until the sparsity is reached. A method may prune and rewire."""
+        return self.pruning is not None
 
     @property
     def stays_dense(self) -> bool:
@@ -142,18 +156,23 @@ class Method:
 
     @property
     def signal(self) -> Signal | None:
-        """Dense quantity that a rewiring needs besides the existing weights, if any."""
+        """Quantity that a rewiring needs of positions without a weight, if any."""
         return next(iter(self._signals().values()), None)
 
     @property
     def uses_gradients(self) -> bool:
-        """Whether a rewiring uses gradients of the last backward pass, of existing weights or of all positions."""
-        return self.signal is not None or (self.rewires and self.redistribution.gradients)
+        """Whether a rewiring uses gradients of the last backward pass, of existing weights or of other positions."""
+        return self.signal is not None or (
+            self.removal is not None and (self.removal.gradients or (self.rewires and self.redistribution.gradients))
+        )
 
     @property
     def sparse_backward(self) -> bool:
-        """Whether nothing is ever computed or stored for weights that do not exist."""
-        return not self.allocation.dense and self.signal is None
+        """Whether no dense gradient or momentum is ever computed or stored.
+
+        A method that samples gradients computes a few for positions without a weight before a rewiring.
+        """
+        return not self.allocation.dense and (self.signal is None or not self.signal.dense)
 
     def counts(self, shapes: Sequence[Shape], sparsity: float, done: int, planned: int | None) -> list[int]:
         """Return the number of weights that each matrix should have after ``done`` of the ``planned`` rewirings.
@@ -162,6 +181,8 @@ class Method:
         """
         if self.pruning is None:
             return self.allocation.counts(shapes, 1 - sparsity)
+        if done == 0:
+            return self.allocation.counts(shapes, 1 - self.pruning.sparsity(0.0, sparsity))
         return self.pruning.counts(shapes, sparsity, done, planned or 1)
 
     def first_state(self) -> dict[str, Any]:
@@ -246,7 +267,9 @@ GMP = STATIC.replace(
     pruning="gradual",
 )
 
-METHODS = {method.name: method for method in (SELFISH, SET, DSR, SNFS, RIGL, GMP, STATIC, STATIC_ER, DENSE)}
+METHODS: dict[str, Method] = {
+    method.name: method for method in (SELFISH, SET, DSR, SNFS, RIGL, GMP, STATIC, STATIC_ER, DENSE)
+}
 """The method table."""
 
 

@@ -123,10 +123,7 @@ def gates_by_magnitude(freed: AfterRemoval) -> list[Quota]:
 def gates_by_gradient(freed: AfterRemoval) -> list[Quota]:
     """Grow gates in proportion to the mean gradient magnitude of their surviving weights."""
     if freed.gradients is None:
-        raise ValueError(
-            "redistribution by gradient needs the gradients of the last backward pass: "
-            "rewire before they are set to None (optimizer.zero_grad)"
-        )
+        raise ValueError("redistribution by gradient needs the gradients of the last backward pass")
     return _by_share(freed, _gate_means(freed, freed.gradients))
 
 

@@ -12,22 +12,31 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.topology.allocation import Part, by_name
-from selfish_rnn.topology.topology import Span, Topology, as_float
+from selfish_rnn.topology.topology import ActiveWeights, Span, Topology, as_float
 
 
 class Signal(StrEnum):
-    """Dense quantity that a part needs: the gradient or momentum of all positions of a matrix.
+    """Quantity that a part needs of positions without a weight.
 
-    Momentum is that of the optimizer. For an optimizer without momentum it is the gradient.
+    - ``gradient``: the gradient of all positions of a matrix.
+    - ``momentum``: the optimizer's momentum of all positions. For an optimizer without momentum it is the gradient.
+    - ``sampled-gradient``: the gradient of the positions that the part asks for. It never takes the memory of the
+      dense matrix in the packed engine.
     """
 
     GRADIENT = "gradient"
     MOMENTUM = "momentum"
+    SAMPLED_GRADIENT = "sampled-gradient"
 
     @property
     def kept_by_optimizer(self) -> bool:
         """Whether the optimizer stores it, rather than a backward pass computing it."""
         return self is Signal.MOMENTUM
+
+    @property
+    def dense(self) -> bool:
+        """Whether it covers all positions of a matrix."""
+        return self is not Signal.SAMPLED_GRADIENT
 
 
 @dataclass(frozen=True)
@@ -74,8 +83,12 @@ class Removal(Part):
     - ``random``: ``mark`` also takes a ``generator=``.
     - ``state``: first value of a state that lasts from one rewiring to the next; a JSON value. ``mark`` also takes
       ``state=``, and ``adapt(state, rate, removed, existing)`` returns the next state from the numbers of weights.
-    - ``elementwise``: each weight is judged alone, so the number of removed weights may differ from the rate.
+    - ``elementwise``: the number of removed weights may differ from the rate, as where each weight is judged alone.
+    - ``gradients``: ``mark`` also takes ``gradients=``, those of the n weights in the last backward pass.
+    - ``progress``: ``mark`` also takes ``progress=``, from 0 at the start of the run to 1 at its end.
     - ``rates(densities, scores, rate)``: a rate for every matrix, from the mean magnitude of its ``signal``.
+    - ``whole``: ``mark`` also takes ``topology=`` and judges one matrix as a whole. With a ``signal`` it also takes
+      ``score=``, the dense gradient or momentum.
     """
 
     mark: Callable[..., Tensor]
@@ -84,14 +97,22 @@ class Removal(Part):
     state: Any = None
     adapt: Callable[[Any, float, int, int], Any] | None = None
     elementwise: bool = False
+    gradients: bool = False
+    progress: bool = False
     rates: Callable[[Sequence[float], Sequence[float], float], list[float]] | None = None
+    whole: bool = False
     signal: Signal | str | None = None
 
     def __post_init__(self) -> None:
         if (self.state is None) != (self.adapt is None):
             raise ValueError(f"removal {self.name!r}: state and adapt need each other: pass both or leave both out")
-        if (self.rates is None) != (self.signal is None):
-            raise ValueError(f"removal {self.name!r}: rates and signal need each other: pass both or leave both out")
+        if (self.rates is not None or self.whole) < (self.signal is not None) or (
+            self.rates is not None and self.signal is None
+        ):
+            raise ValueError(
+                f"removal {self.name!r}: rates and signal need each other: pass both or leave both out; without rates "
+                "a signal needs whole=True"
+            )
 
     @property
     def can_prune(self) -> bool:
@@ -161,17 +182,27 @@ def sparing_rates(densities: Sequence[float], scores: Sequence[float], rate: flo
     ]
 
 
-def remove(removal: Removal, topology: Topology, values: Tensor, pool: Pool, rate: float, **needs: Any) -> Tensor:
+def remove(removal: Removal, matrix: ActiveWeights, pool: Pool, rate: float, **needs: Any) -> Tensor:
     """Mark the weights of a matrix or layer to remove, as bools along ``Topology.positions``.
 
-    ``values`` are the existing weights in the same order. ``needs`` are the ``generator`` and ``state`` that the
-    removal requests. Every matrix keeps at least one weight.
+    ``needs`` are the ``generator``, ``state`` and ``progress`` that the removal requests. Every matrix keeps at least
+    one weight.
     """
-    weights = as_float(values).cpu()
-    pools = [weights] if pool.spans is None else [weights[topology.within(span)] for span in pool.spans(topology)]
-    removed = torch.cat([removal.mark(values, rate, **needs) for values in pools])
-    for matrix in map(topology.within, topology.matrix_spans):
-        _keep_largest(removed[matrix], weights[matrix])
+    topology, weights = matrix.topology, as_float(matrix.values).cpu()
+    if removal.whole:
+        needs["topology"] = topology
+        if removal.signal is not None and removal.rates is None:
+            needs["score"] = matrix.dense_score()
+    gradients = gradients_for(removal, matrix)
+    spans = [slice(None)] if pool.spans is None else [topology.within(span) for span in pool.spans(topology)]
+    marks = []
+    for span in spans:
+        if gradients is not None:
+            needs["gradients"] = gradients[span]
+        marks.append(removal.mark(weights[span], rate, **needs))
+    removed = torch.cat(marks)
+    for entries in map(topology.within, topology.matrix_spans):
+        _keep_largest(removed[entries], weights[entries])
     return removed
 
 
@@ -180,6 +211,18 @@ def remove_over_network(removal: Removal, values: Sequence[Tensor], rate: float,
     weights = [as_float(value).cpu() for value in values]
     removed = torch.split(removal.mark(torch.cat(weights), rate, **needs), [len(weight) for weight in weights])
     return [_keep_largest(marks, weight) for marks, weight in zip(removed, weights, strict=True)]
+
+
+def gradients_for(part: Any, matrix: ActiveWeights) -> Tensor | None:
+    """Return the gradients of the existing weights for a part that requests them, else None."""
+    if not part.gradients:
+        return None
+    if matrix.gradients is None:
+        raise ValueError(
+            f"{type(part).__name__.lower()} {part.name!r} needs the gradients of the last backward pass: rewire before "
+            "they are set to None (optimizer.zero_grad)"
+        )
+    return as_float(matrix.gradients).cpu()
 
 
 def _keep_largest(removed: Tensor, weights: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from selfish_rnn.topology.methods import Method
 from selfish_rnn.topology.redistribution import AfterRemoval, MatrixCounts
-from selfish_rnn.topology.removal import remove, remove_over_network
+from selfish_rnn.topology.removal import POOLS, Pool, Removal, Signal, gradients_for, remove, remove_over_network
 from selfish_rnn.topology.sampling import contains, false_indices
 from selfish_rnn.topology.topology import ActiveWeights, LayerTopology, Network, Topology
 
@@ -50,6 +51,12 @@ class Rewiring:
         """Topology afterwards."""
         return self.before.without(self.removed).joined(self.grown)
 
+    def then(self, other: Rewiring) -> Rewiring:
+        """Return one rewiring for this one, which only removes, and another after it."""
+        removed = self.removed.clone()
+        removed[~self.removed] = other.removed
+        return Rewiring(self.before, removed, other.grown)
+
     def divided(self, rows: Sequence[int]) -> Iterator[Rewiring]:
         """Split the rewiring from the top into matrices of ``rows`` rows each, without gates."""
         return self._parts(lambda topology: topology.divided(rows))
@@ -66,54 +73,88 @@ class Rewiring:
 
 
 def rewire(
-    method: Method, network: Network, rate: float, generator: torch.Generator, state: dict[str, Any] | None = None
+    method: Method,
+    network: Network,
+    rate: float,
+    generator: torch.Generator,
+    state: dict[str, Any] | None = None,
+    counts: Sequence[PruneCount] | None = None,
+    progress: float = 0.0,
 ) -> Iterator[Rewiring]:
     """Remove the fraction ``rate`` of the weights and grow the same number; yield the rewiring of each matrix.
 
-    The number of weights in the network is the same before and after. ``state`` is the state of the parts of the
-    method, first :meth:`Method.first_state`. It is updated in place. A matrix may be changed as soon as its rewiring is
+    The number of weights in the network is the same before and after. A method that also prunes takes ``counts``, as
+    :func:`prune` does, and rewires the weights that remain.
+
+    ``state`` is the state of the parts of the method, first :meth:`Method.first_state`. It is updated in place.
+    ``progress`` goes from 0 at the start of the run to 1 at its end. A matrix may be changed as soon as its rewiring is
     returned.
     """
     if not method.rewires:
         raise ValueError(f"method {method.name!r} grows no weights, so it cannot rewire")
-    step = _RemovalStep(method, len(network), generator, method.first_state() if state is None else state)
-    return map(_RewiringPlan(step, network, rate, generator).rewiring, range(len(network)))
+    if method.prunes != (counts is not None):
+        raise ValueError(f"method {method.name!r} {'prunes too and needs' if method.prunes else 'takes no'} counts=")
+    state = method.first_state() if state is None else state
+    if counts is None:
+        step = _RemovalStep(method, len(network), generator, state, progress)
+        return map(_RewiringPlan(step, network, rate, generator).rewiring, range(len(network)))
+    pruning = _PruningPlan(method, network, counts, generator, progress)
+    remaining = [partial(pruning.remaining, index) for index in range(len(network))]
+    plan = _RewiringPlan(_RemovalStep(method, len(network), generator, state, progress), remaining, rate, generator)
+    return (pruning.rewiring(index).then(plan.rewiring(index)) for index in range(len(network)))
 
 
-def prune(method: Method, network: Network, counts: Sequence[int], generator: torch.Generator) -> Iterator[Rewiring]:
-    """Remove weights until each matrix has its number of ``counts``; yield the rewiring of each matrix."""
-    step = _RemovalStep(method, len(network), generator, method.first_state())
+PruneCount = int | Sequence[int]
+"""Number of weights that a matrix is pruned to, or that of each of its gates."""
 
-    def pruning(index: int) -> Rewiring:
-        matrix = network[index]()
-        existing = matrix.topology.count
-        removed = step.matrix(index, matrix, max(existing - counts[index], 0) / max(existing, 1))
-        return Rewiring(matrix.topology, removed, torch.empty(0, dtype=torch.int64))
 
-    return map(pruning, range(len(network)))
+def prune(
+    method: Method,
+    network: Network,
+    counts: Sequence[PruneCount],
+    generator: torch.Generator,
+    progress: float = 0.0,
+) -> Iterator[Rewiring]:
+    """Remove weights until each matrix has its number of ``counts``; yield the rewiring of each matrix.
+
+    If the method prunes over the network, only the sum of ``counts`` is binding.
+    """
+    return map(_PruningPlan(method, network, counts, generator, progress).rewiring, range(len(network)))
 
 
 class _RemovalStep:
     """The removal of a method, with the generators and the state that it requests."""
 
-    def __init__(self, method: Method, matrices: int, generator: torch.Generator, state: dict[str, Any]) -> None:
+    def __init__(
+        self, method: Method, matrices: int, generator: torch.Generator, state: dict[str, Any], progress: float
+    ) -> None:
         assert method.removal is not None
         self.method = method
         self.part = method.removal
         self._state = state
+        self._progress = progress
         # One seed per matrix: the removal of a matrix may run more than once and must choose the same weights.
         self._seeds = torch.randint(2**62, (matrices,), generator=generator).tolist() if self.part.random else []
 
-    def matrix(self, index: int, matrix: ActiveWeights, rate: float) -> Tensor:
+    def matrix(self, index: int, matrix: ActiveWeights, pool: Pool, rate: float) -> Tensor:
         """Mark the weights of one matrix to remove."""
-        return remove(self.part, matrix.topology, matrix.values, self.method.pool, rate, **self._needs(index))
+        return remove(self.part, matrix, pool, rate, **self._needs(index))
 
-    def network(self, network: Network, rates: Sequence[float], rate: float) -> list[Tensor]:
+    def network(self, network: Network, rate: float) -> list[Tensor]:
+        """Mark the weights to remove, ranked over all matrices."""
+        weights = [_for_removal(self.part, matrix()) for matrix in network]
+        needs = self._needs(0)
+        if self.part.gradients:
+            needs["gradients"] = torch.cat([gradients for _, gradients in weights if gradients is not None])
+        return remove_over_network(self.part, [values for values, _ in weights], rate, **needs)
+
+    def rewired(self, network: Network, rates: Sequence[float], rate: float) -> list[Tensor]:
         """Mark the weights of all matrices to remove, and update the state."""
-        if self.method.pool.network and not self.part.elementwise:
-            removed = remove_over_network(self.part, [matrix().values for matrix in network], rate, **self._needs(0))
+        pool = self.method.pool
+        if pool.network and not self.part.elementwise:
+            removed = self.network(network, rate)
         else:
-            removed = [self.matrix(index, matrix(), rates[index]) for index, matrix in enumerate(network)]
+            removed = [self.matrix(index, matrix(), pool, rates[index]) for index, matrix in enumerate(network)]
         if self.part.adapt is not None:
             count, existing = sum(int(marks.sum()) for marks in removed), sum(map(len, removed))
             self._state["removal"] = self.part.adapt(self._state["removal"], rate, count, existing)
@@ -123,7 +164,68 @@ class _RemovalStep:
         needs = {} if self.part.state is None else {"state": self._state["removal"]}
         if self.part.random:
             needs["generator"] = torch.Generator().manual_seed(self._seeds[index])
+        if self.part.progress:
+            needs["progress"] = self._progress
         return needs
+
+
+def _for_removal(part: Removal, matrix: ActiveWeights) -> tuple[Tensor, Tensor | None]:
+    return matrix.values, gradients_for(part, matrix)
+
+
+class _PruningPlan:
+    """The weights that a method prunes from each matrix."""
+
+    def __init__(
+        self,
+        method: Method,
+        network: Network,
+        counts: Sequence[PruneCount],
+        generator: torch.Generator,
+        progress: float,
+    ) -> None:
+        assert method.pruning is not None
+        self._network = network
+        self._counts = counts
+        self._step = _RemovalStep(method, len(network), generator, method.first_state(), progress)
+        self._marks: list[Tensor] | None = None
+        if method.pruning.network:
+            if not all(isinstance(count, int) for count in counts):
+                raise ValueError(f"pruning {method.pruning.name} ranks all matrices, so gates have no counts")
+            existing = sum(matrix().topology.count for matrix in network)
+            excess = max(existing - sum(cast(Sequence[int], counts)), 0)
+            self._marks = self._step.network(network, excess / max(existing, 1))
+
+    def rewiring(self, index: int) -> Rewiring:
+        """Return the pruning of one matrix."""
+        matrix = self._network[index]()
+        return Rewiring(matrix.topology, self._pruned(index, matrix), torch.empty(0, dtype=torch.int64))
+
+    def remaining(self, index: int) -> ActiveWeights:
+        """Return the weights of one matrix that are left."""
+        matrix = self._network[index]()
+        return matrix.without(self._pruned(index, matrix))
+
+    def _pruned(self, index: int, matrix: ActiveWeights) -> Tensor:
+        if self._marks is not None:
+            return self._marks[index]
+        counts, topology = self._counts[index], matrix.topology
+        if isinstance(counts, int):
+            return self._step.matrix(index, matrix, POOLS["matrix"], _excess(topology.count, counts))
+        # Each gate is pruned to its own number, as a matrix would be.
+        marks = torch.zeros(topology.count, dtype=torch.bool)
+        for (_, span), count in zip(topology.gate_spans(), counts, strict=True):
+            entries = topology.within(span)
+            outside = torch.ones(topology.count, dtype=torch.bool)
+            outside[entries] = False
+            gate = matrix.without(outside)
+            marks[entries] = self._step.matrix(index, gate, POOLS["matrix"], _excess(gate.topology.count, count))
+        return marks
+
+
+def _excess(existing: int, count: int) -> float:
+    """Return the fraction of weights to remove."""
+    return max(existing - count, 0) / max(existing, 1)
 
 
 class _RewiringPlan:
@@ -141,12 +243,12 @@ class _RewiringPlan:
         self._avoid_removed: bool | None = None
         self._counts: list[int] | None = None
         scores = [0.0] * len(network)
-        if removal.signal is not None or redistribution.signal is not None:
+        if removal.rates is not None or redistribution.signal is not None:
             scores = [matrix().mean_score() for matrix in network]
         if removal.rates is not None:
             self._rates = removal.rates([matrix().topology.density for matrix in network], scores, rate)
         if step.method.pool.network or removal.state is not None:
-            self._removed = step.network(network, self._rates, rate)
+            self._removed = step.rewired(network, self._rates, rate)
         if redistribution.counts is not None:
             layers = [self._layer(index, score) for index, score in enumerate(scores)]
             reduced = [replace(layer, capacity=layer.capacity - layer.removed) for layer in layers]
@@ -158,7 +260,7 @@ class _RewiringPlan:
         matrix = self.network[index]()
         before, removed = matrix.topology, self._marks(index, matrix)
         survivors = false_indices(removed)
-        gradients = matrix.gradients if self.redistribution.gradients else None
+        gradients = gradients_for(self.redistribution, matrix)
         if gradients is not None:
             gradients = gradients[survivors]
         freed = AfterRemoval(before.without(removed), before, matrix.values[survivors], gradients)
@@ -171,13 +273,14 @@ class _RewiringPlan:
             quotas = [(before.whole, self._counts[index])]
         needs: dict[str, Any] = {"generator": self._generator} if self.growth.random else {}
         if self.growth.signal is not None:
-            needs["score"] = matrix.dense_score()
+            sampled = not Signal(self.growth.signal).dense
+            needs.update({"gradient_at": matrix.sampled_gradient} if sampled else {"score": matrix.dense_score()})
         return Rewiring(before, removed, self.growth.choose(freed.occupied, quotas, **needs))
 
     def _marks(self, index: int, matrix: ActiveWeights) -> Tensor:
         if self._removed is not None:
             return self._removed[index]
-        return self._removal_step.matrix(index, matrix, self._rates[index])
+        return self._removal_step.matrix(index, matrix, self._removal_step.method.pool, self._rates[index])
 
     def _avoiding_removed(self, freed: AfterRemoval) -> AfterRemoval:
         """Exclude the positions that were just removed from growth, if every gate has enough capacity without them."""

@@ -36,7 +36,7 @@ class Topology:
     """The existing positions of a matrix: sorted, row-major and of type int64.
 
     Memory goes with the existing weights, so both engines can use it: the masked engine through :meth:`to_mask`, the
-    packed engine directly. A tensor of more than two dimensions is a matrix of ``shape[0]`` rows.
+    packed engine directly. A tensor of more than two dimensions is the matrix that its gate layout describes.
     """
 
     shape: tuple[int, ...]
@@ -44,8 +44,7 @@ class Topology:
     positions: Tensor
 
     def __post_init__(self) -> None:
-        if self.gates.rows != self.shape[0]:
-            raise ValueError(f"gates of {self.gates.rows} rows do not fit a matrix of shape {self.shape}")
+        self.gates.matrix_shape(self.shape)
 
     @classmethod
     def plain(cls, shape: Sequence[int], positions: Tensor) -> Topology:
@@ -142,9 +141,20 @@ class Topology:
 
     def gate_spans(self) -> Iterator[tuple[str, Span]]:
         """Yield each gate with the span of its positions."""
+        if self.gates.axes != (0,):
+            raise ValueError("the gates of this weight are no spans of its positions: use those of as_matrix()")
         columns = self.size // self.shape[0]
         for name, first, stop in self.gates.row_ranges():
             yield name, Span(first * columns, stop * columns)
+
+    def as_matrix(self) -> Topology:
+        """Return the same topology as that of a matrix whose rows are divided into the gates."""
+        if self.gates.axes == (0,):
+            return self
+        gates = replace(self.gates, axes=(0,))
+        return Topology(
+            self.gates.matrix_shape(self.shape), gates, matrix_positions(self.positions, self).sort().values
+        )
 
     def within(self, span: Span) -> slice:
         """Return the entries of ``positions`` inside a span."""
@@ -158,7 +168,8 @@ class Topology:
 
     def gate_densities(self) -> dict[str, float]:
         """Return the density of each gate, by name."""
-        return {name: self.count_in(span) / span.size for name, span in self.gate_spans()}
+        matrix = self.as_matrix()
+        return {name: matrix.count_in(span) / span.size for name, span in matrix.gate_spans()}
 
     def densities(self) -> dict[str, float]:
         """Return the density of each gate, and under ``"all"`` that of the whole matrix."""
@@ -177,6 +188,10 @@ class Topology:
             inside = self.positions[self.within(Span(start, stop))] - start
             yield Topology.plain((count, *self.shape[1:]), inside)
             first += count
+
+    def matrices(self) -> Iterator[Topology]:
+        """Yield the topology of each matrix: this one, unless several matrices make up a layer."""
+        yield self
 
     def joined(self, grown: Tensor) -> Topology:
         """Add the sorted positions ``grown``, which must be empty."""
@@ -234,14 +249,16 @@ class ActiveWeights:
     """The existing weights of one matrix or layer: topology, and values in the order of its positions.
 
     ``gradients`` are those of the existing weights. ``score`` returns the dense gradient or momentum, for methods with
-    a signal: that of the whole matrix, or those of the matrices of a layer, flattened and concatenated. It is called
-    for one matrix or layer at a time.
+    a dense signal: that of the whole matrix, or those of the matrices of a layer, flattened and concatenated. It is
+    called for one matrix or layer at a time. ``gradient_at`` returns the gradients of some positions, in any order, for
+    methods that sample them.
     """
 
     topology: Topology
     values: Tensor
     gradients: Tensor | None = None
     score: Callable[[], Tensor] | None = None
+    gradient_at: Callable[[Tensor], Tensor] | None = None
 
     def dense_score(self) -> Tensor:
         """Return the dense gradient or momentum; raise if there is none."""
@@ -249,9 +266,49 @@ class ActiveWeights:
             raise ValueError("a method with a signal needs the dense gradient or momentum of the matrix")
         return self.score()
 
+    def sampled_gradient(self, positions: Tensor) -> Tensor:
+        """Return the gradients of some positions; raise if there are none."""
+        if self.gradient_at is None:
+            raise ValueError("a method that samples gradients needs those of the positions that it samples")
+        return as_float(self.gradient_at(positions)).cpu()
+
+    def without(self, removed: Tensor) -> ActiveWeights:
+        """Return the weights that ``removed`` does not mark."""
+        survivors = false_indices(removed)
+        gradients = None if self.gradients is None else self.gradients[survivors]
+        topology = self.topology.without(removed)
+        return replace(self, topology=topology, values=self.values[survivors], gradients=gradients)
+
     def mean_score(self) -> float:
         """Return the mean magnitude of the score over the existing weights."""
         return mean_magnitude(self.dense_score().flatten().cpu()[self.topology.positions])
+
+
+def matrix_positions(positions: Tensor, weight: Topology) -> Tensor:
+    """Return positions of a weight as positions of the matrix that its gate layout describes, in the same order."""
+    order = _axis_order(weight)
+    return _renumbered(positions, weight.shape, order)
+
+
+def weight_positions(positions: Tensor, weight: Topology) -> Tensor:
+    """Return positions of the matrix of :func:`matrix_positions` as positions of the weight, in the same order."""
+    order = _axis_order(weight)
+    back = [order.index(axis) for axis in range(len(order))]
+    return _renumbered(positions, [weight.shape[axis] for axis in order], back)
+
+
+def _axis_order(weight: Topology) -> list[int]:
+    axes = weight.gates.axes
+    return [*axes, *(axis for axis in range(len(weight.shape)) if axis not in axes)]
+
+
+def _renumbered(positions: Tensor, shape: Sequence[int], order: Sequence[int]) -> Tensor:
+    """Number positions in the order of the permuted axes."""
+    if list(order) == list(range(len(shape))):
+        return positions
+    indices = np.unravel_index(positions.numpy(), tuple(shape))
+    numbers = np.ravel_multi_index([indices[axis] for axis in order], [shape[axis] for axis in order])
+    return torch.from_numpy(np.asarray(numbers, dtype=np.int64))
 
 
 Network = Sequence[Callable[[], ActiveWeights]]

@@ -13,6 +13,9 @@ from selfish_rnn.engine import PackedWeight, QuantizedWeight, register_packed
 from selfish_rnn.engine.functional import linear
 from selfish_rnn.engine.modules.basic import reset_uniform
 from selfish_rnn.engine.operators.highway import highway_window
+from selfish_rnn.runtime.cells import linear as add_linear
+from selfish_rnn.runtime.cells import translates
+from selfish_rnn.runtime.tracing import Trace
 from selfish_rnn.sparsifier.selection import register_cell
 from selfish_rnn.topology.gates import GateLayout
 
@@ -184,3 +187,20 @@ def _layers(cell: HighwayCell) -> list[tuple[str, ...]]:
 
 register_cell(HighwayCell, _layouts, _layers)
 register_packed(HighwayCell, PackedHighwayCell, quantized=QuantizedHighwayCell)
+
+
+@translates(HighwayCell)
+def _translate(trace: Trace, cell: Any, inputs: Tensor, state: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Add one step of the cell, dense, packed or int8, to the program of a stream."""
+    with trace.pause():
+        states: Tensor = cell.original_forward(inputs, state, mask).clone()
+    s, keeps = trace.entering(state, cell.hidden, "state")
+    first = add_linear(trace, cell.weight_input, trace.vector(inputs), cell.bias_input)
+    after = s
+    for level, (weight, bias) in enumerate(zip(cell.recurrent_weights(), cell.recurrent_biases(), strict=True)):
+        sums = add_linear(trace, weight, after, bias)
+        after = trace.program.highway_cell(sums if level else first, None if level else sums, after)
+    if keeps:
+        trace.program.set_state(s, after)
+    trace.bind(states, after)
+    return states

@@ -13,6 +13,9 @@ from torch.autograd.function import once_differentiable
 from selfish_rnn.engine import PackedLinear, PackedWeight, operators, register_packed
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.operators.common import wants_gradients
+from selfish_rnn.runtime.cells import linear as add_linear
+from selfish_rnn.runtime.cells import translates
+from selfish_rnn.runtime.tracing import Trace
 
 FLOOR = 1e-8
 """Added to every probability before its logarithm, as Yang et al. do."""
@@ -60,6 +63,17 @@ class QuantizedMixtureDecoder(PackedMixtureDecoder):
 
 
 register_packed(MixtureDecoder, PackedMixtureDecoder, quantized=QuantizedMixtureDecoder)
+
+
+@translates(MixtureDecoder, PackedMixtureDecoder)
+def _translate(trace: Trace, decoder: Any, prior: Tensor, latent: Tensor) -> Tensor:
+    """Add the output layer, dense, packed or int8, to the program of a stream."""
+    with trace.pause():
+        output: Tensor = decoder.original_forward(prior, latent).clone()
+    experts = prior.shape[-1]
+    scores = add_linear(trace, decoder.weight, trace.vector(latent), decoder.bias, experts)
+    trace.bind(output, trace.program.mixture(trace.vector(prior), trace.program.softmax(scores, experts)))
+    return output
 
 
 def mixture_log_probabilities(prior: Tensor, latent: Tensor, product: Callable[[Tensor], Tensor]) -> Tensor:

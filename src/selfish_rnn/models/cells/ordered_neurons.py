@@ -15,6 +15,9 @@ from selfish_rnn.engine.modules.basic import reset_uniform
 from selfish_rnn.engine.operators.ordered_neurons import ordered_window
 from selfish_rnn.errors import UserError
 from selfish_rnn.models.regularisers import weight_drop
+from selfish_rnn.runtime.cells import linear as add_linear
+from selfish_rnn.runtime.cells import translates
+from selfish_rnn.runtime.tracing import Trace
 from selfish_rnn.sparsifier.selection import register_cell
 from selfish_rnn.topology.gates import GateLayout
 
@@ -244,3 +247,23 @@ def _layouts(cell: OrderedNeuronsCell) -> dict[str, GateLayout]:
 
 register_cell(OrderedNeuronsCell, _layouts)
 register_packed(OrderedNeuronsCell, PackedOrderedNeuronsCell, quantized=QuantizedOrderedNeuronsCell)
+
+
+@translates(OrderedNeuronsCell)
+def _translate(trace: Trace, cell: Any, inputs: Tensor, hidden: Tensor, memory: Tensor) -> CellOutput:
+    """Add one step of the cell, dense, packed or int8, to the program of a stream."""
+    with trace.pause():
+        output = CellOutput(*(tensor.clone() for tensor in cell.original_forward(inputs, hidden, memory)))
+    h, keeps_h = trace.entering(hidden, cell.hidden, "h")
+    c, keeps_c = trace.entering(memory, cell.hidden, "c")
+    recurrent = add_linear(trace, cell.weight_recurrent, h)
+    if cell.weight_drop:
+        recurrent = trace.program.multiply(recurrent, 1 - cell.weight_drop)
+    sums = add_linear(trace, cell.weight_input, trace.vector(inputs), cell.bias_input + cell.bias_recurrent)
+    h_after, c_after = trace.program.ordered_cell(sums, recurrent, c, cell.chunk)
+    for value, after, keeps in ((h, h_after, keeps_h), (c, c_after, keeps_c)):
+        if keeps:
+            trace.program.set_state(value, after)
+    trace.bind(output.hidden, h_after)
+    trace.bind(output.cell, c_after)
+    return output
