@@ -69,6 +69,9 @@ class PackedWeight(StoredWeight):
         gate_rows: how many rows each gate of a recurrent matrix has; one gate by default.
     """
 
+    precision: str = "float32"
+    """Precision of its products: "float32", or "bfloat16" for rounded operands and float32 sums."""
+
     _fingerprint: tuple[int, int] | None = None
     """Of a copy, what its index was: see :meth:`__deepcopy__`."""
 

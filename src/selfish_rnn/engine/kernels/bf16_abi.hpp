@@ -23,7 +23,7 @@ struct Bf16Weights {
   const float* recurrent_values;
 };
 
-// The members have the meanings of LayerForward; operands are rounded.
+// The members have the meanings of LayerForward; panels are operands, rounded.
 struct Bf16LayerForward {
   LayerShape shape;
   int64_t keep;  // a backward pass follows
@@ -40,7 +40,7 @@ struct Bf16LayerForward {
   float* states;           // kept, by a cell whose backward pass reads them; without a backward pass two steps
   float* cells;            // kept; without a backward pass two steps
   float* extra;            // kept, by a cell that needs more
-  uint16_t* h_operands;    // kept: h before every token, in wide panels
+  uint16_t* h_panels;    // kept: h before every token, in wide panels
   void* work;
 };
 
@@ -52,13 +52,13 @@ struct Bf16LayerBackward {
   const float* states;
   const float* cells;
   const float* extra;
-  const uint16_t* h_operands;
+  const uint16_t* h_panels;
   const float* dy;
   const float* dh_last;
   const float* dc_last;
   LayerGradients gradients;
-  uint16_t* d_input_operands;      // work: gradients of the input sums, in wide panels
-  uint16_t* d_recurrent_operands;  // work: of the recurrent sums, of a cell that keeps them apart
+  uint16_t* d_input_panels;      // work: gradients of the input sums, in wide panels
+  uint16_t* d_recurrent_panels;  // work: of the recurrent sums, of a cell that keeps them apart
   void* work;
 };
 

@@ -50,10 +50,10 @@ int64_t bf16_forward(const Bf16LayerForward& layer) {
   if (Cell::kCell) step_from_rows(layout, layer.c_first, cell_of(0));
   step_operands(layout, state_of(0), operands_of(0));
   if (keep) {
-    clear_last_panel(layer.h_operands, wide, hidden);
+    clear_last_panel(layer.h_panels, wide, hidden);
     for (int panel = 0; panel < layout.panels; ++panel)
       Widening(layout, wide, 0, panel, hidden)
-          .copy(operands_of(0) + panel * hidden * kChunk, 0, hidden, layer.h_operands);
+          .copy(operands_of(0) + panel * hidden * kChunk, 0, hidden, layer.h_panels);
   }
   // Rows of the recurrent matrix: as many tiles for every gate, each thread taking the same units of all gates.
   const Bf16Side& rows = recurrence.rows;
@@ -99,7 +99,7 @@ int64_t bf16_forward(const Bf16LayerForward& layer) {
             block_to_rows(layout, block, after, hidden, unit, stop, layer.y + step * layout.batch * hidden);
           });
           keep_operands(layout, panel, after, hidden, unit, stop, operands_of(step + 1), widens ? &widening : nullptr,
-                        layer.h_operands);
+                        layer.h_panels);
         }
       }
 #pragma omp barrier
@@ -131,10 +131,10 @@ int64_t bf16_backward(const Bf16LayerBackward& layer) {
   if (pieces.counting()) return pieces.floats();
 
   const LayerGradients& gradients = layer.gradients;
-  uint16_t* d_recurrent_wide = Cell::kApart ? layer.d_recurrent_operands : layer.d_input_operands;
+  uint16_t* d_recurrent_wide = Cell::kApart ? layer.d_recurrent_panels : layer.d_input_panels;
   const auto operands_of = [&](int64_t step) { return operands + (step & 1) * layout.operands(lines); };
   round_values<true>(recurrence, values);
-  clear_last_panel(layer.d_input_operands, wide, lines);
+  clear_last_panel(layer.d_input_panels, wide, lines);
   if (Cell::kApart) clear_last_panel(d_recurrent_wide, wide, lines);
   if (Cell::kCell) {
     if (layer.dc_last != nullptr)
@@ -193,7 +193,7 @@ int64_t bf16_backward(const Bf16LayerBackward& layer) {
                           operands_of(step), &widening, d_recurrent_wide);
             if (Cell::kApart)
               keep_operands(layout, panel, d_input, lines, gate + unit, gate + stop, input_operands, &widening,
-                            layer.d_input_operands);
+                            layer.d_input_panels);
           }
         }
       }
@@ -205,10 +205,10 @@ int64_t bf16_backward(const Bf16LayerBackward& layer) {
     if (Cell::kCell) step_to_rows(layout, d_cell, gradients.dc_first);
   }
   if (gradients.recurrent_gradients != nullptr)
-    bf16_sddmm(recurrence.rows, gradients.recurrent_gradients, layer.h_operands, d_recurrent_wide, wide, true);
-  bf16_inputs_backward(inputs, layer.x, layer.d_input_operands, wide, gradients.dx, gradients.input_gradients, values,
+    bf16_sddmm(recurrence.rows, gradients.recurrent_gradients, layer.h_panels, d_recurrent_wide, wide, true);
+  bf16_inputs_backward(inputs, layer.x, layer.d_input_panels, wide, gradients.dx, gradients.input_gradients, values,
                        x_operands);
-  if (gradients.bias_gradient != nullptr) bf16_sum_lines(layer.d_input_operands, wide, lines, gradients.bias_gradient);
+  if (gradients.bias_gradient != nullptr) bf16_sum_lines(layer.d_input_panels, wide, lines, gradients.bias_gradient);
   if (gradients.recurrent_bias_gradient != nullptr)
     bf16_sum_lines(d_recurrent_wide, wide, lines, gradients.recurrent_bias_gradient);
   return 0;
