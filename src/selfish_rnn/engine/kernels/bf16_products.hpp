@@ -73,16 +73,27 @@ inline void rows_from_operands(const uint16_t* panels_, int64_t features, const 
     }
 }
 
-// Runs of floats, in whole vectors where a run has them.
+// Runs of floats. Compilers would make calls of loops that copy, which take longer than most runs; an empty asm
+// prevents that.
 inline void copy_floats(float* to, const float* from, int count) {
   int at = 0;
-  for (; at + 8 <= count; at += 8) store<V8>(to + at, load<V8>(from + at));
-  for (; at < count; ++at) to[at] = from[at];
+  for (; at + 16 <= count; at += 16) {
+    store<V16>(to + at, load<V16>(from + at));
+    asm("" ::: "memory");
+  }
+  for (; at + 4 <= count; at += 4) {
+    store<V4>(to + at, load<V4>(from + at));
+    asm("" ::: "memory");
+  }
+  for (; at < count; ++at) {
+    to[at] = from[at];
+    asm("" ::: "memory");
+  }
 }
 
 inline void add_floats(float* to, const float* from, int count) {
   int at = 0;
-  for (; at + 8 <= count; at += 8) store<V8>(to + at, load<V8>(to + at) + load<V8>(from + at));
+  for (; at + 16 <= count; at += 16) store<V16>(to + at, load<V16>(to + at) + load<V16>(from + at));
   for (; at < count; ++at) to[at] += from[at];
 }
 

@@ -79,6 +79,8 @@ inline void spmm_narrow_of(const Bf16Tile& tile, const uint16_t* values, const c
     SELFISH_UNROLL for (int line = 0; line < kLinesTogether; ++line) {
       const bool real = line < group->lines;
       low_row[line] = real ? low + group->line[line] * Low : unused;
+      __builtin_prefetch(low + group[2].line[line] * Low, 1);
+      if constexpr (High > 0) __builtin_prefetch(high + group[2].line[line] * High, 1);
       sums[line][0].low = load<VLow>(low_row[line]);
       if constexpr (High > 0) {
         high_row[line] = real ? high + group->line[line] * High : unused + Low;
