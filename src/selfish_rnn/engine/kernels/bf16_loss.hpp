@@ -23,28 +23,22 @@ struct Powers {
 
   // Turns scores into powers, and rounds them to operands if there is memory for these.
   void of_scores(const float* scores, int64_t lines, uint16_t* operands) {
-    constexpr int kVectors = kChunk / 8;
-    for (int chunk = 0; chunk < kWide; chunk += kChunk) {
-      V8 reference[kVectors], sum_here[kVectors] = {};
-    SELFISH_UNROLL for (int i = 0; i < kVectors; ++i) reference[i] = broadcast<V8>(kLowestReference);
-      for (int64_t line = 0; line < lines; ++line)
-        SELFISH_UNROLL for (int i = 0; i < kVectors; ++i)
-          reference[i] = max(load<V8>(scores + line * kWide + chunk + 8 * i), reference[i]);
-      for (int column = 0; column < kChunk; ++column) {
-        float& here = reference[column / 8][column % 8];
-        exponent[chunk + column] = std::ceil(here / kLn2);
-        here = exponent[chunk + column] * kLn2;
-      }
+    for (int column = 0; column < kWide; column += kChunk) {
+      V16 reference[2], sums_here[2] = {};
+      for (V16& here : reference) here = broadcast<V16>(kLowestReference);
+      for (int64_t line = 0; line < lines; ++line) SELFISH_UNROLL for (int i = 0; i < 2; ++i)
+          reference[i] = max(load<V16>(scores + line * kWide + column + 16 * i), reference[i]);
+      for (int at = 0; at < kChunk; ++at) exponent[column + at] = std::ceil(reference[at / 16][at % 16] / kLn2);
+      SELFISH_UNROLL for (int i = 0; i < 2; ++i) reference[i] = load<V16>(exponent + column + 16 * i) * kLn2;
       for (int64_t line = 0; line < lines; ++line) {
-        V8 power[kVectors];
-        SELFISH_UNROLL for (int i = 0; i < kVectors; ++i) {
-          power[i] = exp(load<V8>(scores + line * kWide + chunk + 8 * i) - reference[i]);
-          sum_here[i] += power[i];
+        V16 power[2];
+        SELFISH_UNROLL for (int i = 0; i < 2; ++i) {
+          power[i] = exp(load<V16>(scores + line * kWide + column + 16 * i) - reference[i]);
+          sums_here[i] += power[i];
         }
-        if (operands != nullptr)
-          round_chunk(operands + line * kWide + chunk, both(power[0], power[1]), both(power[2], power[3]));
+        if (operands != nullptr) round_chunk(operands + line * kWide + column, power[0], power[1]);
       }
-      SELFISH_UNROLL for (int i = 0; i < kVectors; ++i) store<V8>(total + chunk + 8 * i, sum_here[i]);
+      SELFISH_UNROLL for (int i = 0; i < 2; ++i) store<V16>(total + column + 16 * i, sums_here[i]);
     }
   }
 
@@ -54,11 +48,6 @@ struct Powers {
       total[at] = total[at] * std::exp2(exponent[at] - top) + other.total[at] * std::exp2(other.exponent[at] - top);
       exponent[at] = top;
     }
-  }
-
- private:
-  static SELFISH_INLINE V16 both(V8 first, V8 second) {
-    return __builtin_shufflevector(first, second, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   }
 };
 
@@ -99,12 +88,12 @@ inline int64_t bf16_cross_entropy(const Bf16Matrix& matrix, const float* bias, c
   const int64_t rows = matrix.rows.lines(), columns = matrix.columns.lines();
   const int at_once = std::min(all.count, kPanelsAtOnce);
   const bool backward = x_gradient != nullptr;
-  Pieces pieces(work);
-  uint16_t* x_operands = pieces.take<uint16_t>(at_once * columns * kWide);
-  uint16_t* values = pieces.take<uint16_t>(matrix.rows.value_slots());
-  uint16_t* scores = pieces.take<uint16_t>(backward ? at_once * rows * kWide : 0);
-  uint16_t* values_t = pieces.take<uint16_t>(backward ? matrix.columns.value_slots() : 0);
-  if (pieces.counting()) return pieces.floats();
+  WorkMemory memory(work);
+  uint16_t* x_operands = memory.take<uint16_t>(at_once * columns * kWide);
+  uint16_t* values = memory.take<uint16_t>(matrix.rows.value_slots());
+  uint16_t* scores = memory.take<uint16_t>(backward ? at_once * rows * kWide : 0);
+  uint16_t* values_t = memory.take<uint16_t>(backward ? matrix.columns.value_slots() : 0);
+  if (memory.counting()) return memory.floats();
 
   const Groups groups(matrix.rows.line_tiles(), rows, 1);
   round_values<false>(matrix, values);

@@ -9,9 +9,9 @@ namespace selfish {
 namespace SELFISH_TARGET {
 
 // Cuts work memory into aligned pieces; over no memory it counts what they take together.
-class Pieces {
+class WorkMemory {
  public:
-  explicit Pieces(void* memory) : start_(static_cast<char*>(memory)) {}
+  explicit WorkMemory(void* memory) : start_(static_cast<char*>(memory)) {}
   template <class Number>
   Number* take(int64_t count) {
     const int64_t at = bytes_;
@@ -260,8 +260,7 @@ inline void bf16_sum_lines(const uint16_t* from, const Panels& panels, int64_t l
       for (int chunk = 0; chunk < 2; ++chunk)
         total = add_inner(total, one,
                           reinterpret_cast<const char*>(from + (panel * lines + line) * kWide + chunk * kChunk));
-    sums_of_lines[line] = sum(__builtin_shufflevector(total, total, 0, 1, 2, 3, 4, 5, 6, 7) +
-                              __builtin_shufflevector(total, total, 8, 9, 10, 11, 12, 13, 14, 15));
+    sums_of_lines[line] = sum(sums_of_halves(total));
   }
 }
 
@@ -270,10 +269,10 @@ inline void bf16_sum_lines(const uint16_t* from, const Panels& panels, int64_t l
 inline int64_t bf16_linear(const Bf16Matrix& matrix, const float* bias, const float* x, int64_t n, float* y,
                            void* work) {
   const Panels panels = wide_panels(n);
-  Pieces pieces(work);
-  uint16_t* operands = pieces.take<uint16_t>(operand_numbers(panels, matrix.rows.inner()));
-  uint16_t* values = pieces.take<uint16_t>(matrix.rows.value_slots());
-  if (pieces.counting()) return pieces.floats();
+  WorkMemory memory(work);
+  uint16_t* operands = memory.take<uint16_t>(operand_numbers(panels, matrix.rows.inner()));
+  uint16_t* values = memory.take<uint16_t>(matrix.rows.value_slots());
+  if (memory.counting()) return memory.floats();
   operands_from_rows(x, matrix.rows.inner(), panels, operands);
   round_values<false>(matrix, values);
   bf16_spmm(matrix.rows, values, bias, operands, panels, RowsSink{y, matrix.rows.lines(), panels});
@@ -285,11 +284,11 @@ inline int64_t bf16_linear_backward(const Bf16Matrix& matrix, const float* x, co
                                     float* x_gradient, float* gradients, float* bias_gradient, void* work) {
   const Panels panels = wide_panels(n);
   const int64_t rows = matrix.rows.lines(), columns = matrix.columns.lines();
-  Pieces pieces(work);
-  uint16_t* d_operands = pieces.take<uint16_t>(operand_numbers(panels, rows));
-  uint16_t* x_operands = pieces.take<uint16_t>(operand_numbers(panels, columns));
-  uint16_t* values = pieces.take<uint16_t>(matrix.columns.value_slots());
-  if (pieces.counting()) return pieces.floats();
+  WorkMemory memory(work);
+  uint16_t* d_operands = memory.take<uint16_t>(operand_numbers(panels, rows));
+  uint16_t* x_operands = memory.take<uint16_t>(operand_numbers(panels, columns));
+  uint16_t* values = memory.take<uint16_t>(matrix.columns.value_slots());
+  if (memory.counting()) return memory.floats();
   operands_from_rows(d, rows, panels, d_operands);
   if (x_gradient != nullptr) {
     round_values<true>(matrix, values);

@@ -9,10 +9,6 @@
 namespace selfish {
 namespace SELFISH_TARGET {
 
-// Whether the backward pass of a cell reads h before every step.
-template <class Cell>
-constexpr bool kReadsState = Cell::kDirect;
-
 template <class Cell>
 int64_t bf16_forward(const Bf16LayerForward& layer) {
   const Bf16Weights& weights = layer.weights;
@@ -21,18 +17,18 @@ int64_t bf16_forward(const Bf16LayerForward& layer) {
   const StepBlocks layout(layer.shape);
   const Panels wide = wide_panels(layout.steps * layout.batch);
   const int64_t hidden = layout.hidden, lines = Cell::kGates * hidden;
-  const bool keep_states = layer.keep && kReadsState<Cell>, keep = layer.keep != 0;
+  const bool keep_states = layer.keep && Cell::kStates, keep = layer.keep != 0;
 
-  Pieces pieces(layer.work);
-  uint16_t* x_operands = pieces.take<uint16_t>(operand_numbers(wide, inputs.rows.inner()));
-  uint16_t* values = pieces.take<uint16_t>(std::max(inputs.rows.value_slots(), recurrence.rows.value_slots()));
-  uint16_t* operands = pieces.take<uint16_t>(2 * layout.operands(hidden));
-  float* apart = pieces.take<float>(Cell::kApart ? layout.floats(lines) : 0);
-  float* two_states = pieces.take<float>(keep_states ? 0 : 2 * layout.floats(hidden));
-  float* two_cells = pieces.take<float>(!keep && Cell::kCell ? 2 * layout.floats(hidden) : 0);
-  float* all_gates = pieces.take<float>(keep ? 0 : layout.steps * layout.floats(lines));
-  float* extra = pieces.take<float>(!keep && Cell::kApart ? layout.floats(hidden) : 0);
-  if (pieces.counting()) return pieces.floats();
+  WorkMemory memory(layer.work);
+  uint16_t* x_operands = memory.take<uint16_t>(operand_numbers(wide, inputs.rows.inner()));
+  uint16_t* values = memory.take<uint16_t>(std::max(inputs.rows.value_slots(), recurrence.rows.value_slots()));
+  uint16_t* operands = memory.take<uint16_t>(2 * layout.operands(hidden));
+  float* apart = memory.take<float>(Cell::kApart ? layout.floats(lines) : 0);
+  float* two_states = memory.take<float>(keep_states ? 0 : 2 * layout.floats(hidden));
+  float* two_cells = memory.take<float>(!keep && Cell::kCell ? 2 * layout.floats(hidden) : 0);
+  float* all_gates = memory.take<float>(keep ? 0 : layout.steps * layout.floats(lines));
+  float* extra = memory.take<float>(!keep && Cell::kApart ? layout.floats(hidden) : 0);
+  if (memory.counting()) return memory.floats();
 
   if (keep) all_gates = layer.gates;
   // A step of what is kept, or of two that take turns.
@@ -82,20 +78,20 @@ int64_t bf16_forward(const Bf16LayerForward& layer) {
             for (int gate = 0; gate < Cell::kGates; ++gate)
               layout.add_product(rows, gate * chunks + chunk, inner, values, operands_of(step), panel, sums, lines);
           layout.each_block(panel, [&](const Block& block) {
-            for (int64_t at = unit * block.width; at < stop * block.width; at += 8) {
+            each_vector(unit, stop, block.width, [&](int64_t at, int64_t count) {
               ForwardSite site{};
               site.gates = layout.at(gates, 0, block, lines) + at, site.spacing = hidden * block.width;
               site.recurrent = layout.at(sums, 0, block, lines) + at;
               site.before = layout.at(before, 0, block, hidden) + at;
               site.after = layout.at(after, 0, block, hidden) + at;
-              site.count = stop * block.width - at;
+              site.count = count;
               if (Cell::kCell) {
                 site.cell_before = layout.at(cell_of(step), 0, block, hidden) + at;
                 site.cell_after = layout.at(cell_of(step + 1), 0, block, hidden) + at;
               }
               if (Cell::kApart) site.extra = layout.at(keep ? layer.extra : extra, keep ? step : 0, block, hidden) + at;
               Cell::forward(site);
-            }
+            });
             block_to_rows(layout, block, after, hidden, unit, stop, layer.y + step * layout.batch * hidden);
           });
           keep_operands(layout, panel, after, hidden, unit, stop, operands_of(step + 1), widens ? &widening : nullptr,
@@ -119,16 +115,16 @@ int64_t bf16_backward(const Bf16LayerBackward& layer) {
   const Panels wide = wide_panels(layout.steps * layout.batch);
   const int64_t hidden = layout.hidden, lines = Cell::kGates * hidden;
 
-  Pieces pieces(layer.work);
-  uint16_t* x_operands = pieces.take<uint16_t>(operand_numbers(wide, inputs.rows.inner()));
-  uint16_t* values = pieces.take<uint16_t>(std::max(inputs.columns.value_slots(), recurrence.columns.value_slots()));
-  uint16_t* operands = pieces.take<uint16_t>(2 * layout.operands(lines));
-  uint16_t* input_operands = pieces.take<uint16_t>(Cell::kApart ? layout.operands(lines) : 0);
-  float* d_input = pieces.take<float>(layout.floats(lines));
-  float* d_recurrent = pieces.take<float>(Cell::kApart ? layout.floats(lines) : 0);
-  float* d_state = pieces.take<float>(layout.floats(hidden));
-  float* d_cell = pieces.take<float>(Cell::kCell ? layout.floats(hidden) : 0);
-  if (pieces.counting()) return pieces.floats();
+  WorkMemory memory(layer.work);
+  uint16_t* x_operands = memory.take<uint16_t>(operand_numbers(wide, inputs.rows.inner()));
+  uint16_t* values = memory.take<uint16_t>(std::max(inputs.columns.value_slots(), recurrence.columns.value_slots()));
+  uint16_t* operands = memory.take<uint16_t>(2 * layout.operands(lines));
+  uint16_t* input_operands = memory.take<uint16_t>(Cell::kApart ? layout.operands(lines) : 0);
+  float* d_input = memory.take<float>(layout.floats(lines));
+  float* d_recurrent = memory.take<float>(Cell::kApart ? layout.floats(lines) : 0);
+  float* d_state = memory.take<float>(layout.floats(hidden));
+  float* d_cell = memory.take<float>(Cell::kCell ? layout.floats(hidden) : 0);
+  if (memory.counting()) return memory.floats();
 
   const LayerGradients& gradients = layer.gradients;
   uint16_t* d_recurrent_wide = Cell::kApart ? layer.d_recurrent_panels : layer.d_input_panels;
@@ -169,10 +165,10 @@ int64_t bf16_backward(const Bf16LayerBackward& layer) {
           if (step < 0) continue;
           layout.each_block(panel, [&](const Block& block) {
             float* after = layout.at(d_state, 0, block, hidden);
-            for (int64_t at = unit * block.width; at < stop * block.width; at += 8) {
+            each_vector(unit, stop, block.width, [&](int64_t at, int64_t count) {
               BackwardSite site{};
               site.gates = layout.at(layer.gates, step, block, lines) + at, site.spacing = hidden * block.width;
-              if (kReadsState<Cell>) site.before = layout.at(layer.states, step, block, hidden) + at;
+              if (Cell::kStates) site.before = layout.at(layer.states, step, block, hidden) + at;
               if (Cell::kCell) {
                 site.cell_before = layout.at(layer.cells, step, block, hidden) + at;
                 site.cell_after = layout.at(layer.cells, step + 1, block, hidden) + at;
@@ -182,11 +178,11 @@ int64_t bf16_backward(const Bf16LayerBackward& layer) {
                 site.extra = layout.at(layer.extra, step, block, hidden) + at;
                 site.d_recurrent = layout.at(d_recurrent, 0, block, lines) + at;
               }
-              site.count = stop * block.width - at;
-              site.d_after = load_some(after + at, site.count);
+              site.count = count;
+              site.d_after = load_some<Widest>(after + at, count);
               site.d_input = layout.at(d_input, 0, block, lines) + at, site.d_direct = after + at;
               Cell::backward(site);
-            }
+            });
           });
           for (int64_t gate = 0; gate < lines; gate += hidden) {
             keep_operands(layout, panel, Cell::kApart ? d_recurrent : d_input, lines, gate + unit, gate + stop,

@@ -19,7 +19,7 @@ static_assert(kWide * sizeof(uint16_t) == kLineBytes, "offsets are for wide line
 // Two lines of a group, beginning with the one called First.
 SELFISH_INLINE void multiply_wide(int fours, const uint16_t* offset, const uint16_t* value, const char* x,
                                   float* const* rows) {
-  Sums<16, 16> sums[2][2][2];  // line, set, chunk: two sets hide the latency of additions
+  ChunkSums<16, 16> sums[2][2][2];  // line, set, chunk: two sets hide the latency of additions
   SELFISH_UNROLL for (int line = 0; line < 2; ++line)
     SELFISH_UNROLL for (int chunk = 0; chunk < 2; ++chunk) {
       sums[line][0][chunk] = {load<V16>(rows[line] + kChunk * chunk), load<V16>(rows[line] + kChunk * chunk + 16)};
@@ -70,11 +70,11 @@ inline void spmm_wide(const Bf16Tile& tile, const uint16_t* values, const char* 
 template <int Low, int High>
 inline void spmm_narrow_of(const Bf16Tile& tile, const uint16_t* values, const char* x, float* low, float* high) {
   alignas(64) float unused[kChunk] = {};
-  using VLow = decltype(Sums<Low, High>::low);
-  using VHigh = decltype(Sums<Low, High>::high);
+  using VLow = decltype(ChunkSums<Low, High>::low);
+  using VHigh = decltype(ChunkSums<Low, High>::high);
   const uint16_t *offset = tile.offsets, *value = values + tile.first_slot;
   for (const Bf16Group* group = tile.groups; group != tile.end; ++group) {
-    Sums<Low, High> sums[kLinesTogether][2] = {};
+    ChunkSums<Low, High> sums[kLinesTogether][2] = {};
     float *low_row[kLinesTogether], *high_row[kLinesTogether];
     SELFISH_UNROLL for (int line = 0; line < kLinesTogether; ++line) {
       const bool real = line < group->lines;
@@ -152,7 +152,7 @@ inline void sddmm_wide(const Bf16Tile& tile, float* found, const char* const* x,
             sum[4 * line + weight] = total;
           }
         }
-        const V8 eight = sums_together(sum);
+        const V8 eight = sums_of_eight(sum);
         store<V8>(to, afresh ? eight : load<V8>(to) + eight);
       }
     }

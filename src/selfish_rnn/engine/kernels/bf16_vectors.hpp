@@ -46,7 +46,7 @@ SELFISH_INLINE size_t offset_of(uint64_t four) {
 
 // Sums of a chunk's tokens: the first up to 16, and up to 16 more.
 template <int Low, int High>
-struct Sums {
+struct ChunkSums {
   typename VectorOf<Low>::type low;
   typename VectorOf<High == 0 ? 4 : High>::type high;
 };
@@ -81,7 +81,7 @@ SELFISH_INLINE V4 multiply(V4 sum, __m128i a, __m128i b) {
 
 // sum += weight 2 Pair times the chunk at a + weight 2 Pair + 1 times the chunk at b.
 template <int Pair, int Low, int High>
-SELFISH_INLINE void add_pair(Sums<Low, High>& sum, EightWeights weights, const char* a, const char* b) {
+SELFISH_INLINE void add_pair(ChunkSums<Low, High>& sum, EightWeights weights, const char* a, const char* b) {
   const __m512i pair = _mm512_shuffle_epi32(weights, (_MM_PERM_ENUM)(Pair * 0x55));
   if constexpr (Low == 16) {
     const Chunk p = load_once(a), q = load_once(b);
@@ -134,7 +134,7 @@ SELFISH_INLINE Chunk load_chunk(const char* from) {
 }
 
 template <int Pair, int Low, int High>
-SELFISH_INLINE void add_pair(Sums<Low, High>& sum, EightWeights weights, const char* a, const char* b) {
+SELFISH_INLINE void add_pair(ChunkSums<Low, High>& sum, EightWeights weights, const char* a, const char* b) {
   const uint16_t *p = reinterpret_cast<const uint16_t*>(a), *q = reinterpret_cast<const uint16_t*>(b);
   const float first = widened(weights[2 * Pair]), second = widened(weights[2 * Pair + 1]);
   for (int at = 0; at < Low; ++at) {

@@ -8,6 +8,7 @@
 
 #include "abi.hpp"
 #include "bf16_products.hpp"
+#include "window.hpp"
 
 namespace selfish {
 namespace SELFISH_TARGET {
@@ -110,87 +111,18 @@ struct StepBlocks {
   }
 };
 
-// lines x 4 floats to rows of `stride` floats, the first `filled` of them; sixteen lines at a time.
-inline void four_to_rows(const float* block, int filled, int64_t lines, float* rows, int64_t stride) {
-  const int64_t whole = lines / 16 * 16;
-  for (int64_t line = 0; line < whole; line += 16) {
-    const float* from = block + 4 * line;
-    const V16 a = load<V16>(from), b = load<V16>(from + 16), c = load<V16>(from + 32), d = load<V16>(from + 48);
-    // The first two columns of eight lines each, then the last two.
-    const V16 ab01 = __builtin_shufflevector(a, b, 0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
-    const V16 cd01 = __builtin_shufflevector(c, d, 0, 4, 8, 12, 16, 20, 24, 28, 1, 5, 9, 13, 17, 21, 25, 29);
-    const V16 ab23 = __builtin_shufflevector(a, b, 2, 6, 10, 14, 18, 22, 26, 30, 3, 7, 11, 15, 19, 23, 27, 31);
-    const V16 cd23 = __builtin_shufflevector(c, d, 2, 6, 10, 14, 18, 22, 26, 30, 3, 7, 11, 15, 19, 23, 27, 31);
-    const auto first = [](V16 one, V16 two) {
-      return __builtin_shufflevector(one, two, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
-    };
-    const auto second = [](V16 one, V16 two) {
-      return __builtin_shufflevector(one, two, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
-    };
-    const V16 columns[4] = {first(ab01, cd01), second(ab01, cd01), first(ab23, cd23), second(ab23, cd23)};
-    for (int column = 0; column < filled; ++column) store<V16>(rows + column * stride + line, columns[column]);
-  }
-  for (int64_t line = whole; line < lines; ++line)
-    for (int column = 0; column < filled; ++column) rows[column * stride + line] = block[4 * line + column];
-}
-
-// The inverse, with zeros in the columns that are not filled; with Add, added to what the block has.
-template <bool Add>
-inline void four_from_rows(const float* rows, int64_t stride, float* block, int filled, int64_t lines) {
-  const int64_t whole = lines / 16 * 16;
-  for (int64_t line = 0; line < whole; line += 16) {
-    V16 columns[4];
-    for (int column = 0; column < 4; ++column)
-      columns[column] = column < filled ? load<V16>(rows + column * stride + line) : V16{};
-    const auto low_pairs = [](V16 one, V16 two) {
-      return __builtin_shufflevector(one, two, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-    };
-    const auto high_pairs = [](V16 one, V16 two) {
-      return __builtin_shufflevector(one, two, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-    };
-    const auto low_fours = [](V16 one, V16 two) {
-      return __builtin_shufflevector(one, two, 0, 1, 16, 17, 2, 3, 18, 19, 4, 5, 20, 21, 6, 7, 22, 23);
-    };
-    const auto high_fours = [](V16 one, V16 two) {
-      return __builtin_shufflevector(one, two, 8, 9, 24, 25, 10, 11, 26, 27, 12, 13, 28, 29, 14, 15, 30, 31);
-    };
-    const V16 low01 = low_pairs(columns[0], columns[1]), low23 = low_pairs(columns[2], columns[3]);
-    const V16 high01 = high_pairs(columns[0], columns[1]), high23 = high_pairs(columns[2], columns[3]);
-    const V16 fours[4] = {low_fours(low01, low23), high_fours(low01, low23), low_fours(high01, high23),
-                          high_fours(high01, high23)};
-    for (int at = 0; at < 4; ++at) {
-      float* to = block + 4 * line + 16 * at;
-      store<V16>(to, Add ? load<V16>(to) + fours[at] : fours[at]);
-    }
-  }
-  for (int64_t line = whole; line < lines; ++line)
-    for (int column = 0; column < 4; ++column) {
-      const float value = column < filled ? rows[column * stride + line] : 0.f;
-      float& to = block[4 * line + column];
-      to = Add ? to + value : value;
-    }
-}
-
 // Lines from first to stop of a step as rows (batch x lines), for one block, and back.
 inline void block_to_rows(const StepBlocks& layout, const Block& block, const float* state, int64_t lines,
                           int64_t first, int64_t stop, float* rows) {
-  const float* from = layout.at(state, 0, block, lines) + first * block.width;
-  float* to = rows + block.first * lines + first;
-  if (block.width == 4)
-    four_to_rows(from, block.filled, stop - first, to, lines);
-  else
-    to_rows(from, block.width, block.filled, stop - first, to, lines);
+  to_rows(layout.at(state, 0, block, lines) + first * block.width, block.width, block.filled, stop - first,
+          rows + block.first * lines + first, lines);
 }
 
 template <bool Add = false>
 inline void block_from_rows(const StepBlocks& layout, const Block& block, const float* rows, int64_t lines,
                             int64_t first, int64_t stop, float* state) {
-  float* to = layout.at(state, 0, block, lines) + first * block.width;
-  const float* from = rows + block.first * lines + first;
-  if (block.width == 4)
-    four_from_rows<Add>(from, lines, to, block.filled, stop - first);
-  else
-    from_rows<Add>(from, lines, to, block.width, block.filled, stop - first);
+  from_rows<Add>(rows + block.first * lines + first, lines, layout.at(state, 0, block, lines) + first * block.width,
+                 block.width, block.filled, stop - first);
 }
 
 inline void step_from_rows(const StepBlocks& layout, const float* rows, float* state) {

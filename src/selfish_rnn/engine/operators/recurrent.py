@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.engine import library
-from selfish_rnn.engine.library import panel_floats
+from selfish_rnn.engine.library import panel_floats, step_floats
 from selfish_rnn.engine.operators import common
 from selfish_rnn.engine.precision import operand_floats, run_in_workspace, step_columns, wide_columns
 from selfish_rnn.errors import unknown
@@ -30,10 +30,10 @@ class Kept(NamedTuple):
     def sizes(steps: int, batch: int, hidden: int, cell: str, precision: str) -> list[int]:
         """How many numbers each of them has."""
         bfloat16 = precision == "bfloat16"
-        step = (step_columns(batch) if bfloat16 else panel_floats(batch, 1)) * hidden
+        step = step_columns(batch) * hidden if bfloat16 else step_floats(batch, hidden)
         return [
             steps * sum(gate_rows(cell, step)),
-            (steps + 1) * step if cell == "gru" or not bfloat16 else 0,
+            (steps + 1) * step if cell == "gru" else 0,
             (steps + 1) * step if cell == "lstm" else 0,
             steps * step if cell == "gru" else 0,
             wide_columns(steps * batch) * hidden if bfloat16 else panel_floats(steps * batch, hidden),
@@ -140,9 +140,11 @@ def _plan(steps: int, batch: int, inputs: int, hidden: int, cell: str, infer: bo
     gates = gate_rows(cell, hidden)
     work = {"x_panels": panel_floats(steps * batch, inputs)}
     if cell == "gru":
-        work["apart"] = panel_floats(batch, sum(gates))
+        work["apart"] = step_floats(batch, sum(gates))
     if infer:  # all that is kept otherwise, but for what only a backward pass looks at
         work.update(zip(Kept._fields[:-1], Kept.sizes(steps, batch, hidden, cell, "float32"), strict=False))
+    if cell != "gru":
+        work["states"] = 2 * step_floats(batch, hidden)
     numbers = {"kind": library.cell_kind(cell), "steps": steps, "batch": batch, "hidden": hidden}
     return _Plan(gates, (steps, batch, hidden), numbers, work)
 
@@ -208,7 +210,7 @@ def recurrent_layer_backward(
         weights.collect(x, forward.h_panels, work["d_input_panels"], d_recurrent, hidden, precision)
         return found
     window = functools.partial(panel_floats, tokens)
-    step = functools.partial(panel_floats, x.shape[1])
+    step = functools.partial(step_floats, x.shape[1])
     work = library.workspace(
         x_panels=window(inputs),
         d_input_panels=window(rows),
