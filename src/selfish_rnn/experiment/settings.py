@@ -217,6 +217,10 @@ class Experiment(Section):
     engine: Literal["auto", "masked", "packed"] = Field(
         "auto", description="masked: dense tensors and a mask; packed: existing weights only; auto: the faster one"
     )
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="precision of the packed engine's products: float32, or bfloat16 operands with float32 sums",
+    )
     device: Annotated[str, AfterValidator(check_device)] = Field("cpu", description="cpu, cuda or cuda:1")
     threads: int | None = Field(None, gt=0, le=MOST_THREADS, description="CPU threads; null: torch's default")
     keep_topologies: bool = Field(True, description="save the topology after every rewiring")

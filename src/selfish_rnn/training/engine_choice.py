@@ -61,6 +61,12 @@ def choose_engine(experiment: Experiment, vocabulary: int) -> EngineChoice:
     before any of it is made.
     """
     choice = _choose(experiment, vocabulary)
+    if experiment.precision != "float32" and choice.engine == "masked":
+        reason = f" ({choice.reason})" if choice.reason else ""
+        raise UserError(
+            f"precision={experiment.precision} is for the packed engine, and this run uses the masked one{reason}: "
+            "use precision=float32, or engine=packed"
+        )
     refuse_too_large(experiment, vocabulary, choice.engine)
     return choice
 
@@ -91,7 +97,7 @@ def needed_memory(experiment: Experiment, vocabulary: int, engine: str) -> int:
 def _choose(experiment: Experiment, vocabulary: int) -> EngineChoice:
     if experiment.engine == "masked":
         return EngineChoice("masked")
-    asked = experiment.engine == "packed"
+    asked = experiment.engine == "packed" or experiment.precision != "float32"
     if not available():
         if asked:
             raise UserError(f"engine=packed: {WITHOUT_KERNELS}, or use engine=masked")
