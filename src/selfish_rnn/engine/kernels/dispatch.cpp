@@ -67,8 +67,6 @@ const int64_t* selfish_structure_sizes() {
                                   sizeof(WindowsHeader),
                                   sizeof(Int8Weights),
                                   sizeof(Int8Layer),
-                                  sizeof(Operation),
-                                  sizeof(Program),
                                   sizeof(Bf16Weights),
                                   sizeof(Bf16LayerForward),
                                   sizeof(Bf16LayerBackward),
@@ -120,7 +118,6 @@ void selfish_highway_forward(const HighwayForward* layer) { chosen().highway_for
 void selfish_highway_backward(const HighwayBackward* layer) { chosen().highway_backward(layer); }
 void selfish_ordered_forward(const OrderedForward* layer) { chosen().ordered_forward(layer); }
 void selfish_ordered_backward(const OrderedBackward* layer) { chosen().ordered_backward(layer); }
-void selfish_float_step(const Program* program) { chosen().float_step(program); }
 
 }  // extern "C"
 }  // namespace selfish

@@ -13,6 +13,7 @@ from selfish_rnn.engine.int8 import operators as int8
 from selfish_rnn.engine.int8.quantized_weight import QuantizedWeight
 from selfish_rnn.engine.operators.common import call, wants_gradients
 from selfish_rnn.engine.operators.recurrent import recurrent_layer
+from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.precision import precision_of
 
 Layer = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
@@ -38,6 +39,7 @@ def run_window(
     input_values = inputs.values
     recurrent_values = recurrence.values if recurrent_values is None else recurrent_values
     keep = wants_gradients(x, h, c, input_values, recurrent_values, *biases)
+    assert isinstance(inputs, PackedWeight)
     precision = precision_of(inputs.precision, x.shape[0] * x.shape[1])
     matrices = input_values, inputs.index, recurrent_values, recurrence.index
     y, h_last, c_last, *_ = call(recurrent_layer, x, h, c, *matrices, *biases, cell, keep, precision)

@@ -63,8 +63,8 @@ def linear_backward(
         return [tensor.zero_() for tensor in found]
     if precision == "bfloat16":
         indexes = address(index), address(bfloat16_index(index))
-        results = map(address, common.where_needed(found, needs))
-        call_in_workspace("selfish_bf16_linear_backward", *indexes, *map(address, (values, x, gradient)), n, *results)
+        inputs, wanted = map(address, (values, x, gradient)), map(address, common.where_needed(found, needs))
+        call_in_workspace("selfish_bf16_linear_backward", *indexes, *inputs, n, *wanted)
         return found
     work = library.workspace(panels=panel_floats(n, rows + columns))["panels"]
     scratch = library.transposed_scratch(values) if needs[0] else None

@@ -43,7 +43,8 @@ class Kept(NamedTuple):
     def empty(cls, x: Tensor, hidden: int, cell: str, keep: bool, precision: str) -> Kept:
         """Memory for them; of no size if nothing is to be kept. The last has the precision of operands."""
         sizes = cls.sizes(x.shape[0], x.shape[1], hidden, cell, precision) if keep else [0] * len(cls._fields)
-        return cls(*map(x.new_empty, sizes[:-1]), x.new_empty(sizes[-1], dtype=getattr(torch, precision)))
+        operands = x.new_empty(sizes.pop(), dtype=getattr(torch, precision))
+        return cls._make([*map(x.new_empty, sizes), operands])
 
 
 def gate_rows(cell: str, hidden: int) -> tuple[int, ...]:
@@ -184,7 +185,11 @@ def recurrent_layer_backward(
     x, dy = common.contiguous(x, dy)
     weights = common.LayerWeights(input_values, input_index, recurrent_values, recurrent_index).contiguous()
     dh_last, dc_last = common.contiguous_if(dh_last), common.contiguous_if(dc_last)
-    gates, inputs, forward = gate_rows(cell, hidden), x.shape[-1], Kept(*common.contiguous(*kept[:-1]), kept[-1])
+    gates, inputs, forward = (
+        gate_rows(cell, hidden),
+        x.shape[-1],
+        Kept._make([*common.contiguous(*kept[:-1]), kept[-1]]),
+    )
     rows = sum(gates)
     shape = common.window_shape(x, hidden, dh_last, dc_last)
     weights.check(gates, inputs, hidden)

@@ -1,0 +1,43 @@
+// Matrices of a program as the step reads them: four layouts, and the rows of an embedding.
+//
+//   dense float   blocks of a few vectors of rows; in a block the weights of all its rows lie column by column
+//   sparse float  groups of rows; a step of a group has for each row a weight and a code, its column less the base of
+//                 the step; bases and weights slide over the columns as in windows.hpp, one weight a row and step
+//   dense int8    groups of rows; in a group the weights lie by four columns, row by row
+//   sparse int8   see windows.hpp
+//   rows          float, row after row, for embeddings that nothing multiplies
+#pragma once
+
+#include "windows.hpp"
+
+namespace selfish {
+
+enum MatrixLayout : int64_t { kDenseFloat, kSparseFloat, kDenseInt8, kSparseInt8, kRowsFloat };
+
+// A matrix in memory; what a layout does not use is null.
+struct Matrix {
+  int64_t layout, rows, columns;
+  int64_t groups;             // of rows; of dense float: vectors of rows
+  const float* values;        // dense and sparse float, rows
+  const uint8_t* codes;       // sparse float: one for each weight
+  const uint32_t* base;       // sparse float: of each step
+  const uint32_t* first;      // sparse float: the first step of each group, and the end
+  const int32_t* row;         // sparse float: the row of each lane, -1 for none
+  const int8_t* bytes;        // dense int8
+  const float* scale;         // dense int8: of each row
+  const int32_t* correction;  // dense int8: 128 times the sum of each row
+  const void* windows;        // sparse int8
+};
+
+// How the kernels of a processor want matrices.
+struct MatrixRules {
+  int64_t height;      // rows of a group in int8
+  int64_t lanes;       // rows of a vector or group in float
+  int64_t block;       // vectors of rows in a block of a dense float matrix
+  int64_t window;      // columns that a code reaches
+  double dense_float;  // the density from which a dense layout is the faster one
+  double dense_int8;
+  int (*planes_for)(const Int8Weights& weights);
+};
+
+}  // namespace selfish
