@@ -360,7 +360,7 @@ def test_the_index_follows_a_rewiring_and_is_forgotten_with_its_weight() -> None
         assert_near(y, rounded(x) @ rounded(weight.to_dense().detach()).T, 1e-6, "output")
         positions, _ = weight.sorted()
         free = torch.ones(3000, dtype=torch.bool).index_fill_(0, positions, False).nonzero().flatten()
-        weight.rewire(positions[::3], free[: len(positions[::3])])
+        weight.change_topology(positions[::3], free[: len(positions[::3])])
         weight.values.data.uniform_(-1, 1, generator=seeded(4))
     assert len(precision._indexes) <= before + 2
 
