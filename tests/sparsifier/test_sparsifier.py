@@ -232,7 +232,7 @@ def test_repr_and_summary_can_be_read() -> None:
         ({"rewire_every": 0}, "rewire_every is a number of optimizer steps"),
         (
             {"schedule": "cosin"},
-            r"unknown schedule 'cosin' \(did you mean 'cosine'\?\); known are cosine, linear, constant",
+            r"unknown schedule 'cosin' \(did you mean 'cosine'\?\); known are cosine, linear, steps, constant",
         ),
         ({"method": "selfsh"}, r"unknown method 'selfsh' \(did you mean 'selfish'\?\); known are selfish, set"),
         ({"rewirings": None}, "needs rewirings="),
