@@ -17,7 +17,8 @@ from ray.tune.schedulers import ASHAScheduler
 
 from selfish_rnn.experiment.presets import build_experiment, read_preset, with_settings
 from selfish_rnn.runs.run import Run
-from selfish_rnn.training.metrics import EpochRecord, Listener
+from selfish_rnn.training.metrics import Listener
+from selfish_rnn.training.records import EpochRecord
 
 
 class Reporter(Listener):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import signal
 from collections.abc import Callable
@@ -20,7 +21,8 @@ from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.runs.recording import Interrupted
 from selfish_rnn.runs.run import Run
 from selfish_rnn.topology import budget
-from selfish_rnn.training.metrics import EpochRecord, Listener, StepReport
+from selfish_rnn.training.metrics import Listener, StepReport
+from selfish_rnn.training.records import EpochRecord
 from selfish_rnn.training.trainer import Trainer
 
 WORDS = (
@@ -119,6 +121,13 @@ class Recorder(Listener):
         self.notes.append(message)
 
 
+def epoch_record(epoch: int, **changes: Any) -> EpochRecord:
+    """Return the record of an epoch of ten updates."""
+    values = {"step": 10 * epoch, "seconds": 2.0 * epoch, "train_loss": 4.5, "valid_loss": 4.6}
+    values |= {"train_perplexity": math.exp(4.5), "valid_perplexity": math.exp(4.6)}
+    return EpochRecord(epoch=epoch, **{**values, **changes})
+
+
 def tiny_trainer(texts: Path, *listeners: Listener, **changes: Any) -> Trainer:
     """A trainer at the beginning of a tiny experiment."""
     return Trainer(tiny_experiment(texts, **changes), load_corpus(texts), *listeners)
@@ -173,7 +182,7 @@ def result_of(run: Path) -> dict[str, Any]:
     folder = RunFolder(run)
     state = folder.checkpoints.load().state
     del state["trainer"]["state"]["seconds"], state["experiment"]["checkpoint_every"]
-    records = folder.metrics.read()
+    records = [record.to_json() for record in folder.metrics.read()]
     summary = json.loads(folder.summary.read_text()) if folder.summary.exists() else {"seconds": 0.0}
     summary.pop("peak_memory_mib", None)
     for timed in (*records, summary):

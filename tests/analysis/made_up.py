@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from selfish_rnn.analysis.records import EpochRecord, RunRecord
+from selfish_rnn.analysis.records import RunRecord
 from selfish_rnn.experiment.presets import build_experiment, read_preset, to_yaml, with_assignments
+from selfish_rnn.runs.logs import MetricsLog
+from selfish_rnn.training.records import EpochRecord
 
 GATES = ("input", "forget", "candidate", "output")
 MATRICES = ("rnn.weight_ih_l0", "rnn.weight_hh_l0")
@@ -33,6 +35,8 @@ def epochs(count: int = 12, averaging_from: int | None = 8, scale: float = 1.0) 
         EpochRecord(
             epoch=number,
             step=100 * number,
+            train_loss=math.log(scale * LOSSES * 0.88**number),
+            valid_loss=math.log(scale * LOSSES * 0.9**number),
             train_perplexity=scale * LOSSES * 0.88**number,
             valid_perplexity=scale * LOSSES * 0.9**number,
             seconds=30.0 * number,
@@ -70,14 +74,8 @@ def write_run(folder: Path, made: RunRecord) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(dict(made.settings), sort_keys=False))
     (folder / "corpus.json").write_text(json.dumps(dict(made.corpus)))
-    lines = [json.dumps(line_of(epoch)) + "\n" for epoch in made.epochs]
-    (folder / "metrics.jsonl").write_text("".join(lines))
+    for epoch in made.epochs:
+        MetricsLog(folder / "metrics.jsonl").append(epoch)
     if made.summary is not None:
         (folder / "summary.json").write_text(json.dumps(dict(made.summary)))
     return folder
-
-
-def line_of(epoch: EpochRecord) -> Mapping[str, Any]:
-    line = dict(vars(epoch))
-    line["weights_above_0.1"] = line.pop("weights_above")
-    return line

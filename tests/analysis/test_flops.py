@@ -227,11 +227,11 @@ def test_a_run_takes_what_its_settings_said(texts: Path, tmp_path: Path, method:
 def test_weights_that_moved_between_layers_count_where_they_were(texts: Path, tmp_path: Path) -> None:
     run = finished(texts, tmp_path / "run", method="dsr", prune_rate=0.5)
     records = run.folder.metrics.read()
-    last = records[-1]["density"]
+    last = records[-1].density
     assert last["embedding.weight"]["all"] != pytest.approx(0.4, abs=1e-3)
     expected = 0.0
     for record in records:
-        for name, gates in record["density"].items():
+        for name, gates in record.density.items():
             size = 8 * 19 if "rnn" not in name else 32 * 8
             expected += 408 * 2 * size * gates["all"] * (1 if "embedding" in name else 3)
     assert run_flops(run).training == pytest.approx(expected)
@@ -253,7 +253,7 @@ def test_an_iss_run_counts_what_is_not_zero(texts: Path, tmp_path: Path) -> None
 def test_inside_an_epoch_the_history_of_topologies_tells(texts: Path, tmp_path: Path) -> None:
     run = finished(texts, tmp_path / "run", method="gmp", rewire_every=4, keep_topologies=False)
     without = run_flops(run).training
-    sizes = {name: 19 * 8 if "rnn" not in name else 256 for name in run.folder.metrics.read()[-1]["density"]}
+    sizes = {name: 19 * 8 if "rnn" not in name else 256 for name in run.folder.metrics.read()[-1].density}
     history = TopologyHistory(run.folder.topologies)
     model = run.model()
     sparsifier = Sparsifier(model, sparsity=0.5, rewirings=1, seed=0)

@@ -23,14 +23,15 @@ from selfish_rnn.cli.display import (
     show_outcome,
 )
 from selfish_rnn.experiment.methods import CONFIGURED_METHODS
-from selfish_rnn.training.metrics import EpochRecord, StepReport
+from selfish_rnn.training.metrics import StepReport
+from selfish_rnn.training.records import EpochRecord
 from tiny_runs import tiny_trainer
 
 STEP = StepReport(epoch=2, epochs=12, row=25, rows=100, loss=2.0, tokens_per_second=12345.6, seconds_left=185)
 WEIGHTS = 17_912_345
 EPOCH = EpochRecord(
     epoch=2, step=20, train_loss=2.0, valid_loss=3.0, averaging=True, learning_rate=40.0, prune_rate=0.4567, seconds=61,
-    network={"active_weights": WEIGHTS, "density": {}}, large_weights={}, best=True, epochs=12, seconds_left=600,
+    train_perplexity=math.exp(2), valid_perplexity=math.exp(3), active_weights=WEIGHTS,
 )  # fmt: skip
 FOLDER = Path("runs/[bold]")
 
@@ -41,15 +42,16 @@ def paper(terminal: bool = False, width: int = 100) -> tuple[Console, io.StringI
 
 
 def test_an_epoch_is_one_line():
-    assert epoch_line(EPOCH, WEIGHTS) == (
+    assert epoch_line(EPOCH, WEIGHTS, epochs=12, seconds_left=600, best=True) == (
         "epoch  2/12  train     7.39  valid    20.09  10 min 00 s left  averaged, rewired 45.7 %, best"
     )
-    quiet = dataclasses.replace(EPOCH, averaging=False, prune_rate=0.0, best=False, valid_loss=9999.0)
-    assert epoch_line(quiet, WEIGHTS).endswith("valid      inf  10 min 00 s left")
+    quiet = dataclasses.replace(EPOCH, averaging=False, prune_rate=0.0, valid_perplexity=math.inf)
+    assert epoch_line(quiet, WEIGHTS, epochs=12, seconds_left=600).endswith("valid      inf  10 min 00 s left")
 
 
 def test_the_number_of_weights_is_told_when_it_changes():
-    assert epoch_line(EPOCH, WEIGHTS + 1).endswith("averaged, 17,912,345 weights, best")
+    line = epoch_line(EPOCH, WEIGHTS + 1, epochs=12, seconds_left=600, best=True)
+    assert line.endswith("averaged, 17,912,345 weights, best")
 
 
 def test_what_prunes_is_not_called_rewired(texts: Path):
@@ -57,15 +59,15 @@ def test_what_prunes_is_not_called_rewired(texts: Path):
     log = PlainLog(console, FOLDER)
     trainer = tiny_trainer(texts, method="gmp")
     log.on_start(trainer)
-    network = {**EPOCH.network, "active_weights": trainer.sparsifier.active_weights}
-    log.on_epoch(dataclasses.replace(EPOCH, network=network))
-    assert "averaged, pruned 45.7 %, best" in file.getvalue()
+    log.on_epoch(dataclasses.replace(EPOCH, active_weights=trainer.sparsifier.active_weights))
+    assert "averaged, pruned 45.7 %" in file.getvalue()
 
 
 def test_the_longest_line_of_an_epoch_fits_a_page():
-    longest = dataclasses.replace(EPOCH, epoch=100, epochs=100, train_loss=345.0, valid_loss=345.0, seconds_left=359999)
+    longest = dataclasses.replace(EPOCH, epoch=100, train_perplexity=math.exp(345), valid_perplexity=math.exp(345))
     for weights in (WEIGHTS, WEIGHTS + 1):
-        assert len(epoch_line(longest, weights)) <= PAGE
+        line = epoch_line(longest, weights, epochs=100, seconds_left=359999, best=True)
+        assert len(line) <= PAGE
 
 
 @pytest.mark.parametrize(
@@ -76,11 +78,13 @@ def test_perplexities_of_diverged_networks_are_orders_of_magnitude(value: float,
     assert perplexity_text(value) == text
 
 
-def test_the_plain_log_tells_of_epochs_and_of_long_ones_inside(monkeypatch: pytest.MonkeyPatch):
+def test_the_plain_log_tells_of_epochs_and_of_long_ones_inside(texts: Path, monkeypatch: pytest.MonkeyPatch):
     now = 0.0
     monkeypatch.setattr(shown.time, "monotonic", lambda: now)
     console, file = paper(width=40)
     log = PlainLog(console, FOLDER)
+    log.on_start(tiny_trainer(texts, epochs=12))
+    file.truncate(file.seek(0))
     log.on_step(STEP)
     now = shown.LOG_SECONDS + 1
     log.on_step(STEP)
@@ -89,15 +93,16 @@ def test_the_plain_log_tells_of_epochs_and_of_long_ones_inside(monkeypatch: pyte
     log.on_note("averaging [starts] after epoch 3")
     assert file.getvalue().splitlines() == [
         "epoch 2/12  25 %  12,346 tokens/s  loss 2.000  perplexity 7.39  3 min 05 s left",
-        epoch_line(EPOCH, 0),
+        "epoch  2/12  train     7.39  valid    20.09  0 s left  averaged, 17,912,345 weights",
         "averaging [starts] after epoch 3",
     ]
 
 
-def test_a_terminal_gets_a_bar_and_a_file_a_log():
+def test_a_terminal_gets_a_bar_and_a_file_a_log(texts: Path):
     terminal, file = paper(terminal=True)
     live = listener_for(terminal, FOLDER)
     assert isinstance(live, LiveProgress)
+    live.on_start(tiny_trainer(texts))
     with live:
         live.on_step(STEP)
         live._progress.refresh()

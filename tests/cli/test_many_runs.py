@@ -9,7 +9,9 @@ import pytest
 from rich.console import Console
 
 from selfish_rnn.cli.many_runs import RunsDisplay
+from selfish_rnn.runs.logs import MetricsLog
 from selfish_rnn.scheduling.scheduler import Job, Outcome, Progress
+from tiny_runs import epoch_record
 
 
 def job(folder: Path) -> Job:
@@ -21,7 +23,7 @@ def progress(tmp_path: Path) -> Progress:
     """One job of each kind."""
     (tmp_path / "running").mkdir()
     (tmp_path / "running" / "config.yaml").write_text("epochs: 60\n")
-    (tmp_path / "running" / "metrics.jsonl").write_text('{"epoch": 20, "valid_perplexity": 333.25, "seconds": 300}\n')
+    MetricsLog(tmp_path / "running" / "metrics.jsonl").append(epoch_record(20, valid_perplexity=333.25, seconds=300.0))
     elsewhere = job(tmp_path / "elsewhere")
     return Progress(
         waiting=[elsewhere, job(tmp_path / "waiting")],

@@ -175,4 +175,4 @@ def _check(run: Path, reports: Path, texts: Path, experiment: dict[str, Any]) ->
 
 
 def _losses(folder: RunFolder) -> list[float]:
-    return [record[key] for record in folder.metrics.read() for key in ("train_loss", "valid_loss")]
+    return [loss for record in folder.metrics.read() for loss in (record.train_loss, record.valid_loss)]

@@ -59,7 +59,7 @@ def same_run(texts: Path, **changes: Any) -> Trainer:
     for one, other in zip(topologies(masked.trainer), topologies(packed.trainer), strict=True):
         assert torch.equal(one, other)
     for first, second in zip(masked.epochs, packed.epochs, strict=True):
-        assert first.network["density"] == second.network["density"]
+        assert first.density == second.density
         assert first.train_loss == pytest.approx(second.train_loss, abs=1e-4)
         assert first.valid_loss == pytest.approx(second.valid_loss, abs=1e-4)
     trainer: Trainer = packed.trainer
@@ -136,7 +136,7 @@ def test_a_checkpoint_of_one_engine_is_continued_by_the_other(
         assert torch.equal(one, two)
     records = Run.open(tmp_path / "parts").folder.metrics.read()
     for record, expected in zip(records, whole.epochs, strict=True):
-        assert record["valid_loss"] == pytest.approx(expected.valid_loss, abs=1e-4)
+        assert record.valid_loss == pytest.approx(expected.valid_loss, abs=1e-4)
 
 
 def test_a_packed_run_resumes_bit_identically(texts: Path, tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_every_method_runs_and_resumes_with_every_optimizer(
     whole = finished_run(texts, tmp_path / "whole", **changes)
     assert len(whole.epochs) == 3
     if method != "iss":  # which promises nothing
-        assert whole.epochs[-1].network["active_weights"] == whole.trainer.sparsifier.target_weights
+        assert whole.epochs[-1].active_weights == whole.trainer.sparsifier.target_weights
     run_in_parts(texts, tmp_path / "parts", UPDATES_PER_EPOCH + 4, **changes)
     assert result_of(tmp_path / "parts") == result_of(tmp_path / "whole")
 
@@ -63,7 +63,7 @@ def test_a_run_that_rewires_by_itself_survives_a_stop_right_before_it(engine: st
 )
 def test_the_ablations_run(parts: dict[str, str], texts: Path) -> None:
     recorder = trained(texts, method={"name": "selfish", **parts})
-    counts = {record.network["active_weights"] for record in recorder.epochs}
+    counts = {record.active_weights for record in recorder.epochs}
     assert counts == {recorder.trainer.sparsifier.target_weights}
 
 

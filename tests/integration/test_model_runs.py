@@ -29,7 +29,7 @@ def test_train_interrupt_resume_evaluate_generate(name: str, texts: Path, tmp_pa
     whole, recorder = tiny_run(texts, tmp_path / "whole", **changes), Recorder()
     summary = whole.train(recorder)
     budget = recorder.trainer.sparsifier.target_weights
-    assert {record["active_weights"] for record in whole.folder.metrics.read()} == {budget}
+    assert {record.active_weights for record in whole.folder.metrics.read()} == {budget}
 
     run_in_parts(texts, tmp_path / "parts", 13, **changes)
     assert result_of(tmp_path / "parts") == result_of(tmp_path / "whole")

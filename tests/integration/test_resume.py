@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.runs.run import Run
-from tiny_runs import finished_run, result_of, stop_after, tiny_run, tiny_words
+from tiny_runs import epoch_record, finished_run, result_of, stop_after, tiny_run, tiny_words
 
 pytestmark = pytest.mark.slow
 
@@ -267,8 +268,7 @@ def test_a_second_process_is_refused_and_changes_nothing_of_a_run_in_training(
     """What is there is more than the last checkpoint knows of, so that a resume would cut it back; and less."""
     run = tmp_path / "run"
     child = held_in_update_14(texts, run)
-    with (run / "metrics.jsonl").open("a") as metrics:
-        metrics.write('{"epoch": 2, "step": 20}\n')
+    RunFolder(run).metrics.append(epoch_record(2))
     corpus = (run / "corpus.json").read_bytes()
     (run / "corpus.json").unlink()
     before = contents(run)

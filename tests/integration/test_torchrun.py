@@ -25,7 +25,7 @@ def torchrun(*words: object) -> subprocess.CompletedProcess[str]:
 
 
 def losses(run: Path) -> list[float]:
-    return [record[key] for record in RunFolder(run).metrics.read() for key in ("train_loss", "valid_loss")]
+    return [loss for record in RunFolder(run).metrics.read() for loss in (record.train_loss, record.valid_loss)]
 
 
 def test_a_killed_rank_comes_back_and_the_run_ends_as_one_that_was_left_alone(texts: Path, tmp_path: Path) -> None:

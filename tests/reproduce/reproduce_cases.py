@@ -6,8 +6,9 @@ from typing import Any
 
 from selfish_rnn.reproduce.case import Case
 from selfish_rnn.reproduce.plan import PlannedRun
-from selfish_rnn.reproduce.results import LARGE, Result
+from selfish_rnn.reproduce.results import Result
 from selfish_rnn.reproduce.scales import SMALL
+from selfish_rnn.training.records import WEIGHTS_ABOVE
 
 
 def made_up(case: Case, seed: int, test: float, **changes: Any) -> tuple[Result, PlannedRun]:
@@ -29,7 +30,7 @@ def made_up(case: Case, seed: int, test: float, **changes: Any) -> tuple[Result,
             },
         },
         "series": {
-            "epoch": [1, 2], "averaging": [False, True], LARGE: {"a": [1000, 2000], "b": [500, 700]},
+            "epoch": [1, 2], "averaging": [False, True], WEIGHTS_ABOVE: {"a": [1000, 2000], "b": [500, 700]},
             "averages": {
                 name: {"valid_perplexity": [test + 20, test + 10], "averaging": [False, True]} for name in averages
             },

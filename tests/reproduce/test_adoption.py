@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -18,6 +17,8 @@ from selfish_rnn.reproduce.case import Case
 from selfish_rnn.reproduce.plan import PlannedRun
 from selfish_rnn.reproduce.results import Results
 from selfish_rnn.reproduce.scales import SMALL
+from selfish_rnn.runs.logs import MetricsLog
+from tiny_runs import epoch_record
 
 WORDS = 10_000
 SELFISH = Case("stacked-lstm")
@@ -37,11 +38,11 @@ def run_folder(path: Path, given: Settings, finished: bool = True) -> Path:
     path.mkdir()
     (path / "config.yaml").write_text(yaml.safe_dump(given))
     (path / "vocabulary.json").write_text(Vocabulary(("<eos>", *map(str, range(WORDS - 1)))).to_json())
-    record: dict[str, Any] = {
-        "epoch": 60, "seconds": 700.25, "valid_perplexity": 321.123456, "averaging": True,
-        "density": {"rnn.weight_hh_l0": {"forget": 0.3, "all": 0.33}}, "weights_above_0.1": {"rnn.weight_hh_l0": 44},
-    }  # fmt: skip
-    (path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    record = epoch_record(
+        60, seconds=700.25, valid_perplexity=321.123456, averaging=True,
+        density={"rnn.weight_hh_l0": {"forget": 0.3, "all": 0.33}}, weights_above={"rnn.weight_hh_l0": 44},
+    )  # fmt: skip
+    MetricsLog(path / "metrics.jsonl").append(record)
     if finished:
         (path / "summary.json").write_text(json.dumps({"test_perplexity": 300.5, "valid_perplexity": 321.1}))
     return path

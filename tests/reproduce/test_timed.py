@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,9 @@ from selfish_rnn.reproduce.plan import PlannedRun
 from selfish_rnn.reproduce.results import Results
 from selfish_rnn.reproduce.scales import TINY
 from selfish_rnn.reproduce.timed import make_timed
+from selfish_rnn.runs.logs import MetricsLog
 from selfish_rnn.scheduling.scheduler import SELFISH_RNN, Job, Process
+from tiny_runs import epoch_record
 
 SCALE = replace(TINY, marks=2)
 RUN = PlannedRun(SCALE, TIME_TO_QUALITY.rows[-1].case, 1)
@@ -60,8 +61,7 @@ class Pretender:
         (self.folder / "config.yaml").write_text(to_yaml(RUN.experiment))
         (self.folder / "vocabulary.json").write_text(Vocabulary(("<eos>",)).to_json())
         self.epochs += 1
-        with open(self.folder / "metrics.jsonl", "a") as metrics:
-            metrics.write(json.dumps({"epoch": self.epochs, "seconds": 0.01 * self.epochs}) + "\n")
+        MetricsLog(self.folder / "metrics.jsonl").append(epoch_record(self.epochs, seconds=0.01 * self.epochs))
         return Pretended(None)
 
 

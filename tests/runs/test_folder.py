@@ -11,6 +11,7 @@ import torch
 from selfish_rnn.corpora import Corpus, Vocabulary
 from selfish_rnn.errors import UserError
 from selfish_rnn.runs.folder import RunFolder
+from tiny_runs import epoch_record
 
 
 def corpus(*words: str) -> Corpus:
@@ -107,6 +108,6 @@ def test_a_model_is_missing_before_the_first_epoch_and_later_lost(tmp_path: Path
     folder = create(tmp_path)
     with pytest.raises(UserError, match=f"no epoch is finished yet: selfish-rnn resume {tmp_path}"):
         folder.read_model("any")
-    folder.metrics.append({"epoch": 1, "step": 10})
+    folder.metrics.append(epoch_record(1))
     with pytest.raises(UserError, match=r"model\.safetensors does not exist"):
         folder.read_model("any")

@@ -303,7 +303,7 @@ def test_a_second_process_leaves_a_running_run_as_it_is(texts: Path, tmp_path: P
 
     recorder = Recorder(intrude)
     tiny_run(texts, path).train(recorder)
-    assert [record["epoch"] for record in RunFolder(path).metrics.read()] == [1, 2, 3]
+    assert [record.epoch for record in RunFolder(path).metrics.read()] == [1, 2, 3]
 
 
 # vocabulary.json

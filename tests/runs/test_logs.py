@@ -14,6 +14,7 @@ import pytest
 
 from selfish_rnn.errors import UserError
 from selfish_rnn.runs.logs import EventLog, MetricsLog
+from tiny_runs import epoch_record
 
 FULL = Path("/dev/full")
 needs_full_device = pytest.mark.skipif(
@@ -21,16 +22,25 @@ needs_full_device = pytest.mark.skipif(
 )
 
 
+def line_of(epoch: int) -> bytes:
+    return json.dumps(epoch_record(epoch).to_json()).replace("NaN", '"NaN"').encode() + b"\n"
+
+
 def test_records_come_back_and_are_plain_json(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path / "metrics.jsonl")
     assert log.read() == []
+    assert log.last() is None
     assert log.truncate_after(3) == 0
-    written = [{"step": 1, "loss": 0.1 + 0.2, "gates": {"input": [1, math.inf]}}, {"step": 2, "loss": -math.inf}]
+    written = [
+        epoch_record(1, train_loss=0.1 + 0.2, valid_loss=1.0, density={"m": {"forget": 0.1, "all": 1 / 3}}),
+        epoch_record(2, train_loss=-math.inf, valid_loss=math.inf, measures={"live_units": {"rnn": [3, math.inf]}}),
+    ]
     for record in written:
         log.append(record)
     assert log.read() == written
-    log.append({"step": 3, "loss": math.nan})
-    assert math.isnan(log.read()[-1]["loss"])
+    assert log.last() == written[-1]
+    log.append(epoch_record(3, valid_loss=math.nan))
+    assert math.isnan(log.read()[-1].valid_loss)
 
     def refuse(word: str) -> None:
         raise AssertionError(f"{word} is not JSON")
@@ -41,41 +51,51 @@ def test_records_come_back_and_are_plain_json(tmp_path: Path) -> None:
 
 def test_truncation_drops_later_records_and_a_torn_line(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path / "metrics.jsonl")
-    for step in (10, 20, 30):
-        log.append({"step": step, "loss": step / 3})
-    log.append({"note": "no step"})
+    for epoch in (1, 2, 3):
+        log.append(epoch_record(epoch, train_loss=epoch / 3))
     before = log.path.read_bytes().splitlines(keepends=True)
     torn = before[2][:-5]
     with log.path.open("ab") as file:
         file.write(torn)
-    assert len(log.read()) == 4, "the torn line is left out"
+    assert len(log.read()) == 3, "the torn line is left out"
+    assert log.last() == log.read()[-1]
     assert log.truncate_after(20) == 2
-    assert log.path.read_bytes() == before[0] + before[1] + before[3]
+    assert log.path.read_bytes() == before[0] + before[1]
     assert log.truncate_after(20) == 0
-    log.append({"step": 30, "loss": 10.0})
-    assert [record.get("step") for record in log.read()] == [10, 20, None, 30]
+    log.append(epoch_record(3))
+    assert [record.step for record in log.read()] == [10, 20, 30]
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5, 20, 21])
 def test_any_torn_end_is_dropped(tmp_path: Path, cut: int) -> None:
     log = MetricsLog(tmp_path / "metrics.jsonl")
-    log.append({"step": 1})
+    log.append(epoch_record(1))
     kept = log.path.read_bytes()
-    log.append({"step": 2, "name": "é"})
+    log.append(epoch_record(2, measures={"name": "é"}))
     log.path.write_bytes(kept + log.path.read_bytes()[len(kept) : len(kept) + cut])
-    log.truncate_after(5)
+    log.truncate_after(50)
     assert log.path.read_bytes() == kept
-    log.append({"step": 2})
-    assert log.read() == [{"step": 1}, {"step": 2}]
+    log.append(epoch_record(2))
+    assert [record.epoch for record in log.read()] == [1, 2]
 
 
 def test_damage_in_the_middle_is_named_and_a_resume_goes_on(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path / "metrics.jsonl")
-    log.path.write_bytes(b'{"step": 1}\n\0\0\0\0\n\xff\n[1]\n{"step": 2}\n')
+    log.path.write_bytes(line_of(1) + b"\0\0\0\0\n\xff\n[1]\n" + b'{"epoch": 1}\n' + line_of(2))
     with pytest.raises(UserError, match=r"line 2 of .*metrics\.jsonl"):
         log.read()
-    assert log.truncate_after(2) == 3
-    assert log.read() == [{"step": 1}, {"step": 2}]
+    last = log.last()
+    assert last is not None
+    assert last.epoch == 2
+    assert log.truncate_after(20) == 4
+    assert [record.epoch for record in log.read()] == [1, 2]
+
+
+def test_a_line_that_is_no_record_is_named(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.path.write_bytes(line_of(1) + b'{"epoch": 2}\n')
+    with pytest.raises(UserError, match=r"^line 2 of .*metrics\.jsonl has no valid step .*: delete that line$"):
+        log.read()
 
 
 @needs_full_device
@@ -84,7 +104,7 @@ def test_a_full_disk_is_said_clearly(tmp_path: Path) -> None:
     link = tmp_path / "metrics.jsonl"
     link.symlink_to(FULL)
     with pytest.raises(UserError, match=r"metrics\.jsonl: the disk is full; nothing .* lost: free some space$"):
-        MetricsLog(link).append({"step": 1})
+        MetricsLog(link).append(epoch_record(1))
     assert FULL.is_char_device()
 
 
@@ -108,17 +128,17 @@ def test_a_full_disk_stops_events_without_noise(
 
 def test_a_failed_append_leaves_no_torn_line(tmp_path: Path) -> None:
     log = MetricsLog(tmp_path / "metrics.jsonl")
-    log.append({"step": 1})
+    log.append(epoch_record(1))
     resource = pytest.importorskip("resource")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (log.path.stat().st_size + 5, limits[1]))
     try:
         with pytest.raises(UserError, match=r"metrics\.jsonl"):
-            log.append({"step": 2})
+            log.append(epoch_record(2))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    log.append({"step": 3})
-    assert log.read() == [{"step": 1}, {"step": 3}]
+    log.append(epoch_record(3))
+    assert [record.epoch for record in log.read()] == [1, 3]
 
 
 def test_tensorboard_reads_the_events_and_hides_what_a_resume_repeats(tmp_path: Path) -> None:

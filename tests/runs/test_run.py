@@ -24,6 +24,7 @@ from tiny_runs import (
     Recorder,
     bits,
     budget_of,
+    epoch_record,
     finished_run,
     result_of,
     stop_after,
@@ -155,7 +156,7 @@ def test_a_run_with_results_but_no_checkpoint_is_not_begun_anew(texts: Path, tmp
 def test_a_run_that_another_process_trains_is_left_untouched(texts: Path, tmp_path: Path, missing: str | None):
     run = tiny_run(texts, tmp_path / "run")
     stop_after(run, 15)
-    run.folder.metrics.append({"epoch": 2, "step": 20})  # as the other process does right after its checkpoint
+    run.folder.metrics.append(epoch_record(2))  # as the other process does right after its checkpoint
     if missing is not None:
         (tmp_path / "run" / missing).unlink()
     before = contents(tmp_path / "run")
@@ -194,13 +195,15 @@ def test_metrics_and_events_hold_what_listeners_are_told(texts: Path, tmp_path: 
     recorder = finished_run(texts, tmp_path / "run")
     run = Run.open(tmp_path / "run")
     records = run.folder.metrics.read()
-    assert records == [record.metrics() for record in recorder.epochs]
+    assert records == recorder.epochs
     events = EventAccumulator(str(tmp_path / "run" / "events"))
     events.Reload()
     for tag, key in (("loss/valid", "valid_loss"), ("perplexity/train", "train_perplexity")):
         scalars = events.Scalars(tag)
         assert [scalar.step for scalar in scalars] == [10, 20, 30]
-        assert [scalar.value for scalar in scalars] == pytest.approx([record[key] for record in records], rel=1e-6)
+        assert [scalar.value for scalar in scalars] == pytest.approx(
+            [getattr(record, key) for record in records], rel=1e-6
+        )
     tags = set(events.Tags()["scalars"])
     assert {"rewiring/prune_rate", "density/rnn.weight_hh_l0/forget", "weights_above_0.1/decoder.weight"} <= tags
 

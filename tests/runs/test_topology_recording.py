@@ -26,7 +26,7 @@ def test_every_epoch_is_there(texts: Path, tmp_path: Path, method: str) -> None:
     # What an epoch tells of is the network before its rewiring.
     for record in recorder.epochs:
         before = history.topologies(epoch=record.epoch - 1)
-        for name, gates in record.network["density"].items():
+        for name, gates in record.density.items():
             assert before[name].density == gates[WHOLE]
             assert all(density == gates[gate] for gate, density in before[name].gate_densities().items())
 
@@ -80,9 +80,9 @@ def test_a_run_gives_back_every_topology_it_had(texts: Path, tmp_path: Path) -> 
     opened = Run.open(tmp_path / "run")
     records = opened.folder.metrics.read()
     for record in records:
-        topologies = opened.topology(record["epoch"] - 1)
+        topologies = opened.topology(record.epoch - 1)
         assert {name: each.density for name, each in topologies.items()} == {
-            name: gates[WHOLE] for name, gates in record["density"].items()
+            name: gates[WHOLE] for name, gates in record.density.items()
         }
 
 

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from selfish_rnn.runs.logs import MetricsLog
 from selfish_rnn.scheduling import scheduler
 from selfish_rnn.scheduling.jobs import RunProgress, read_progress
 from selfish_rnn.scheduling.scheduler import Job, Progress, run
+from tiny_runs import epoch_record
 
 WORK = """
 import pathlib, signal, sys, time
@@ -145,8 +147,11 @@ def test_progress_is_read_from_a_run_that_is_being_trained(tmp_path: Path) -> No
     assert read_progress(tmp_path / "none") == RunProgress()
     (tmp_path / "config.yaml").write_text("corpus: ptb\nepochs: 10\n")
     assert read_progress(tmp_path) == RunProgress(epochs=10)
-    record = '{"epoch": 4, "valid_perplexity": 310.5, "seconds": 8.0}\n'
-    (tmp_path / "metrics.jsonl").write_text(record.replace("4", "3") + record + '{"epoch": 5, "valid')
+    metrics = MetricsLog(tmp_path / "metrics.jsonl")
+    metrics.append(epoch_record(3))
+    metrics.append(epoch_record(4, valid_perplexity=310.5, seconds=8.0))
+    with metrics.path.open("a") as file:
+        file.write('{"epoch": 5, "valid')
     assert read_progress(tmp_path) == RunProgress(4, 10, 310.5, 12.0)
 
 

@@ -18,7 +18,7 @@ from selfish_rnn.runs.checkpoints import CheckpointStore
 from selfish_rnn.runs.run import Run
 from selfish_rnn.training import build as optimizers
 from selfish_rnn.training.engine_choice import needed_memory
-from selfish_rnn.training.metrics import EpochRecord
+from selfish_rnn.training.records import EpochRecord
 from tiny_runs import (
     OPTIMIZERS,
     Recorder,
@@ -53,7 +53,7 @@ def every_epoch_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def own_averages(record: EpochRecord) -> dict[str, Any]:
     """The record of an epoch without what takes time or belongs to additional averages."""
-    return {name: value for name, value in record.metrics().items() if name not in ("seconds", "averages")}
+    return {name: value for name, value in record.to_json().items() if name not in ("seconds", "averages")}
 
 
 def raw(recorder: Recorder) -> Any:
@@ -194,14 +194,14 @@ def test_networks_that_are_not_yet_sparse_do_not_compete(texts: Path, tmp_path: 
     changes: dict[str, Any] = {"method": "gmp", "epochs": 5, "optimizer": {"name": "sgd", "lr": 4.0}}
     run = tiny_run(texts, tmp_path / "run", **changes, averages=AVERAGES[:2])
     summary = run.train(recorder)
-    first = next(record.epoch for record in recorder.epochs if record.network["active_weights"] == summary_weights(run))
+    first = next(record.epoch for record in recorder.epochs if record.active_weights == summary_weights(run))
     for name in NAMES[:2]:
         best = min(recorder.epochs[first - 1 :], key=lambda record: record.averages[name].valid_loss)
         assert summary["averages"][name]["best_epoch"] == best.epoch
 
 
 def summary_weights(run: Run) -> int:
-    return int(run.folder.metrics.read()[-1]["active_weights"])
+    return run.folder.metrics.read()[-1].active_weights
 
 
 # Files
@@ -222,12 +222,12 @@ def test_a_run_with_averages_is_recorded_and_resumed_to_the_same_bits(
         assert result_of(tmp_path / str(stop)) == result_of(tmp_path / "whole")
     assert json.loads(run.folder.summary.read_text())["averages"] == summary["averages"]
     records = run.folder.metrics.read()
-    assert [list(record["averages"]) for record in records] == [NAMES] * 4
+    assert [list(record.averages) for record in records] == [NAMES] * 4
     for name in NAMES:
-        losses = [record["averages"][name]["valid_loss"] for record in records]
+        losses = [record.averages[name].valid_loss for record in records]
         outcome = summary["averages"][name]
         assert outcome["best_epoch"] == losses.index(min(losses)) + 1
-        assert outcome["averaging"] == records[outcome["best_epoch"] - 1]["averages"][name]["averaging"]
+        assert outcome["averaging"] == records[outcome["best_epoch"] - 1].averages[name].averaging
         assert outcome["valid_perplexity"] == pytest.approx(math.exp(min(losses)), rel=1e-6)
         assert outcome["test_perplexity"] > 1
     assert sorted(path.stem for path in run.folder.averages.iterdir()) == sorted(NAMES)
@@ -237,7 +237,8 @@ def test_a_run_with_averages_is_recorded_and_resumed_to_the_same_bits(
 def test_a_run_without_averages_has_no_traces_of_them(texts: Path, tmp_path: Path) -> None:
     run = tiny_run(texts, tmp_path / "run")
     assert "averages" not in run.train()
-    assert not any("averages" in record for record in run.folder.metrics.read())
+    assert not any(record.averages for record in run.folder.metrics.read())
+    assert "averages" not in run.folder.metrics.path.read_text()
     assert not run.folder.averages.exists()
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 
 from selfish_rnn import Sparsifier
+from selfish_rnn.errors import UserError
 from selfish_rnn.models import StackedRNN
-from selfish_rnn.training.metrics import AverageRecord, EpochRecord, describe, large_weights
+from selfish_rnn.training.metrics import describe, large_weights
+from selfish_rnn.training.records import AverageRecord, EpochRecord
 
 
 @pytest.fixture
@@ -43,24 +47,66 @@ def test_large_weights_are_those_above_a_tenth_in_magnitude(sparsifier: Sparsifi
 
 RECORD = EpochRecord(
     epoch=3, step=30, train_loss=1.0, valid_loss=2.0, averaging=True, learning_rate=40.0, prune_rate=0.5, seconds=61.0,
-    network={"active_weights": 10, "density": {"m": {"input": 0.25, "all": 0.5}}}, large_weights={"m": 7}, best=True,
-    epochs=9, seconds_left=122.0,
+    train_perplexity=math.exp(1), valid_perplexity=math.exp(2), active_weights=10, total_weights=20,
+    density={"m": {"input": 0.25, "all": 0.5}}, weights_above={"m": 7},
 )  # fmt: skip
+
+LINE = {
+    "epoch": 3, "step": 30, "train_loss": 1.0, "valid_loss": 2.0, "train_perplexity": math.exp(1),
+    "valid_perplexity": math.exp(2), "averaging": True, "learning_rate": 40.0, "prune_rate": 0.5, "seconds": 61.0,
+    "active_weights": 10, "total_weights": 20, "sparsity": 0.5, "density": {"m": {"input": 0.25, "all": 0.5}},
+    "weights_above_0.1": {"m": 7},
+}  # fmt: skip
 
 
 def test_a_record_is_a_line_of_metrics():
-    assert RECORD.metrics() == {
-        "epoch": 3, "step": 30, "train_loss": 1.0, "valid_loss": 2.0, "train_perplexity": math.exp(1),
-        "valid_perplexity": math.exp(2), "averaging": True, "learning_rate": 40.0, "prune_rate": 0.5, "seconds": 61.0,
-        "active_weights": 10, "density": {"m": {"input": 0.25, "all": 0.5}}, "weights_above_0.1": {"m": 7},
-    }  # fmt: skip
+    assert RECORD.to_json() == LINE
 
 
 def test_a_record_has_its_additional_averages():
-    record = replace(RECORD, averages={"nt-20": AverageRecord(valid_loss=1.5, averaging=True)})
+    average = AverageRecord(valid_loss=1.5, averaging=True, valid_perplexity=math.exp(1.5))
+    record = replace(RECORD, averages={"nt-20": average})
     expected = {"valid_loss": 1.5, "valid_perplexity": math.exp(1.5), "averaging": True}
-    assert record.metrics() == {**RECORD.metrics(), "averages": {"nt-20": expected}}
+    assert record.to_json() == {**LINE, "averages": {"nt-20": expected}}
     assert record.scalars() == {**RECORD.scalars(), "perplexity/valid/nt-20": math.exp(1.5)}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"averages": {"nt-1": AverageRecord(1.5, True, math.exp(1.5))}},
+        {"measures": {"live_units": {"rnn": 3}}},
+        {"train_loss": math.inf, "train_perplexity": math.inf},
+    ],
+)
+def test_a_record_comes_back_from_its_line(changes: dict[str, Any]):
+    record = replace(RECORD, **changes)
+    assert EpochRecord.from_json(json.loads(json.dumps(record.to_json())), "line 1") == record
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("epoch", -1),
+        ("step", 1.5),
+        ("seconds", "61"),
+        ("averaging", 1),
+        ("density", {"m": {"input": 0.25}}),
+        ("density", {"m": {"all": 1.5}}),
+        ("weights_above_0.1", {"m": -1}),
+        ("averages", {"nt-1": {"valid_loss": 1.5}}),
+    ],
+)
+def test_an_invalid_value_is_an_error_that_names_line_and_key(key: str, value: Any):
+    with pytest.raises(UserError, match=rf"^line 7 has no valid {key[:7]}.*: delete that line$"):
+        EpochRecord.from_json({**LINE, key: value}, "line 7")
+
+
+@pytest.mark.parametrize("key", ["epoch", "step", "seconds", "train_perplexity", "valid_perplexity"])
+def test_a_missing_value_is_an_error(key: str):
+    with pytest.raises(UserError, match=rf"line 7 has no valid {key}"):
+        EpochRecord.from_json({name: value for name, value in LINE.items() if name != key}, "line 7")
 
 
 def test_a_record_is_events_of_flat_names():

@@ -30,7 +30,8 @@ from selfish_rnn.runs.recording import Interrupted
 from selfish_rnn.runs.run import Run
 from selfish_rnn.system import keep_freed_memory, machine, peak_memory
 from selfish_rnn.training.evaluation import evaluate_splits
-from selfish_rnn.training.metrics import EpochRecord, Listener, StepReport
+from selfish_rnn.training.metrics import Listener, StepReport
+from selfish_rnn.training.records import EpochRecord
 from selfish_rnn.training.trainer import Trainer
 
 DENSE_EPOCHS = 1000

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
@@ -20,6 +20,9 @@ from selfish_rnn.sparsifier.selection import model_layouts
 from selfish_rnn.sparsifier.weights import TrainedWeight
 from selfish_rnn.topology import GateLayout, Topology
 from selfish_rnn.topology.gates import WHOLE
+
+if TYPE_CHECKING:
+    from selfish_rnn.training.records import EpochRecord
 
 _KINDS = {"ih": "ih", "hh": "hh", "hr": "hr", "input": "ih", "recurrent": "hh"}
 _PATTERN = re.compile(r"(?:.*?\.(\d+)\.|.*\.)?weight_(ih|hh|hr|input|recurrent)(?:_l(\d+))?(_\d+|_reverse)?")
@@ -207,17 +210,16 @@ def with_gates(densities: Mapping[str, Mapping[str, float]]) -> dict[str, Mappin
     return {name: gates for name, gates in densities.items() if len(gates) > 2}
 
 
-def densities_over_time(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, list[float]]]:
-    """The density of each gate of each matrix after every epoch of a run, from the records in its ``metrics.jsonl``.
+def densities_over_time(records: Iterable[EpochRecord]) -> dict[str, dict[str, list[float]]]:
+    """Return the density of every gate of every matrix after each epoch of a run.
 
-    >>> records = [{"density": {"rnn.weight_hh_l0": {"forget": 0.3, "all": 0.33}}},
-    ...            {"density": {"rnn.weight_hh_l0": {"forget": 0.2, "all": 0.33}}}]
+    >>> records = read_run("runs/mine").epochs
     >>> densities_over_time(records)["rnn.weight_hh_l0"]["forget"]
     [0.3, 0.2]
     """
     series: dict[str, dict[str, list[float]]] = {}
     for record in records:
-        for matrix, gates in record["density"].items():
+        for matrix, gates in record.density.items():
             for gate, density in gates.items():
                 series.setdefault(matrix, {}).setdefault(gate, []).append(density)
     return series

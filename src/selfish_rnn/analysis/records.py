@@ -5,58 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from selfish_rnn.errors import UserError, shown, unknown
+from selfish_rnn.errors import UserError, unknown
 from selfish_rnn.experiment.presets import explain, read_config
 from selfish_rnn.experiment.settings import MODEL_SETTINGS
 from selfish_rnn.files import load_tensors, read_json
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.topology import Topology
-from selfish_rnn.topology.gates import WHOLE
+from selfish_rnn.training.records import Count, Densities, EpochRecord, Number, validated
 from selfish_rnn.training.saved_weights import MASK
 
-Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Size = Annotated[int, Field(strict=True, gt=0, lt=2**63)]
-Number = Annotated[float, Field(strict=True)]
-Seconds = Annotated[float, Field(strict=True, ge=0, le=1e12)]
-Share = Annotated[float, Field(strict=True, ge=0, le=1)]
-
-
-def _with_whole(gates: Mapping[str, float]) -> Mapping[str, float]:
-    if WHOLE not in gates:
-        raise ValueError(f"it must have a density of {WHOLE!r}")
-    return gates
-
-
-Densities = Mapping[str, Annotated[Mapping[str, Share], AfterValidator(_with_whole)]]
-"""Of each matrix the density of each gate; of a matrix with several gates also of ``"all"`` of it."""
-
-
-@dataclass(frozen=True)
-class EpochRecord:
-    """One line of ``metrics.jsonl``."""
-
-    epoch: Count
-    step: Count
-    train_perplexity: Number
-    valid_perplexity: Number
-    seconds: Seconds
-    averaging: Annotated[bool, Field(strict=True)] = False
-    learning_rate: Number = 0.0
-    prune_rate: Number = 0.0
-    active_weights: Count = 0
-    total_weights: Count = 0
-    density: Densities = field(default_factory=dict)
-    weights_above: Mapping[str, Count] = field(default_factory=dict)
-    """Of each matrix how many weights are larger than 0.1."""
-
-    @property
-    def sparsity(self) -> float:
-        return 1 - self.active_weights / self.total_weights if self.total_weights else 0.0
 
 
 @dataclass(frozen=True)
@@ -133,9 +96,9 @@ def read_run(path: str | Path) -> RunRecord:
     """
     folder = RunFolder.open(Path(path))
     settings = read_config(folder.config)
-    _checked(_SETTINGS, settings, f"{folder.config}", _FROM_A_COPY)
+    validated(_SETTINGS, settings, f"{folder.config}", _FROM_A_COPY)
     corpus = read_json(folder.corpus) if folder.corpus.exists() else {}
-    _checked(_CORPUS, corpus, f"{folder.corpus}", _FROM_A_COPY)
+    validated(_CORPUS, corpus, f"{folder.corpus}", _FROM_A_COPY)
     return RunRecord(
         name=folder.path.resolve().name,
         settings=settings,
@@ -145,8 +108,6 @@ def read_run(path: str | Path) -> RunRecord:
         path=folder.path,
     )
 
-
-Kind = TypeVar("Kind")
 
 _FROM_A_COPY = "restore it from a copy"
 _OR_AGAIN = "restore it from a copy, or train the run again"
@@ -180,44 +141,26 @@ class _Summary(BaseModel):
 
 
 _SETTINGS, _CORPUS, _SUMMARY = TypeAdapter(_Settings), TypeAdapter(_Corpus), TypeAdapter(_Summary)
-_EPOCH = TypeAdapter(EpochRecord)
-
-
-def _checked(kind: TypeAdapter[Kind], content: Mapping[str, Any], source: str, remedy: str) -> Kind:
-    """Return validated content; what does not fit is an error that names its source, the key and the remedy."""
-    try:
-        return kind.validate_python(content)
-    except ValidationError as error:
-        detail = error.errors(include_url=False, include_input=False)[0]
-        key = shown(".".join(map(str, detail["loc"])))[1:-1]
-        reason = detail["msg"].replace("Input should be", "it must be").removeprefix("Value error, ")
-        raise UserError(f"{source} has no valid {key} ({reason}): {remedy}") from None
 
 
 def _summary(path: Path) -> dict[str, Any] | None:
     if not path.exists():
         return None
     summary = read_json(path)
-    _checked(_SUMMARY, summary, f"{path}", _OR_AGAIN)
+    validated(_SUMMARY, summary, f"{path}", _OR_AGAIN)
     return summary
 
 
 def _epochs(folder: RunFolder) -> tuple[EpochRecord, ...]:
-    path, lines = folder.metrics.path, folder.metrics.read()
-    if not lines and folder.summary.exists():
+    path, epochs = folder.metrics.path, tuple(folder.metrics.read())
+    if not epochs and folder.summary.exists():
         raise UserError(f"{path} has no epochs of a finished run: {_OR_AGAIN}")
-    if not lines:
+    if not epochs:
         raise UserError(f"no epoch of {folder.path} is finished yet: {folder.resume_command}, or leave it out")
-    epochs = tuple(_epoch(line, number, path) for number, line in enumerate(lines, start=1))
     for number, epoch in enumerate(epochs, start=1):
         if _gates(epoch) != _gates(epochs[-1]):
             raise UserError(f"line {number} of {path} has a density of other matrices than the last line: {_OR_AGAIN}")
     return epochs
-
-
-def _epoch(line: Mapping[str, Any], number: int, path: Path) -> EpochRecord:
-    content = {**line, "weights_above": line.get("weights_above_0.1", {})}
-    return _checked(_EPOCH, content, f"line {number} of {path}", "delete that line")
 
 
 def _gates(epoch: EpochRecord) -> dict[str, set[str]]:

@@ -18,7 +18,8 @@ from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.runs.logs import tensorboard_installed
 from selfish_rnn.text import duration, plain_table, say
 from selfish_rnn.training.evaluation import perplexity
-from selfish_rnn.training.metrics import EpochRecord, Listener, StepReport
+from selfish_rnn.training.metrics import Listener, StepReport
+from selfish_rnn.training.records import EpochRecord
 from selfish_rnn.training.trainer import Trainer
 
 NARROW = 110
@@ -36,21 +37,26 @@ def perplexity_text(value: float) -> str:
     return f"{value:.2f}" if value < 1e6 else f"{value:.1e}"
 
 
-def epoch_line(record: EpochRecord, weights: int, change: str = "rewired") -> str:
-    """One line on an epoch; ``weights`` is how many there were before it, which are told only where that changes."""
+def epoch_line(
+    record: EpochRecord, weights: int, change: str = "rewired", *, epochs: int, seconds_left: float, best: bool = False
+) -> str:
+    """Return one line on an epoch of a run of ``epochs`` epochs.
+
+    The number of weights is shown only where it differs from ``weights``, the number before the epoch.
+    """
     notes = []
     if record.averaging:
         notes.append("averaged")
-    if record.network["active_weights"] != weights:
-        notes.append(f"{record.network['active_weights']:,} weights")
+    if record.active_weights != weights:
+        notes.append(f"{record.active_weights:,} weights")
     elif record.prune_rate:
         notes.append(f"{change} {100 * record.prune_rate:.1f} %")
-    if record.best:
+    if best:
         notes.append("best")
     return (
-        f"epoch {record.epoch:>{len(str(record.epochs))}}/{record.epochs}  "
+        f"epoch {record.epoch:>{len(str(epochs))}}/{epochs}  "
         f"train {perplexity_text(record.train_perplexity):>8}  valid {perplexity_text(record.valid_perplexity):>8}  "
-        f"{duration(record.seconds_left)} left  {', '.join(notes)}"
+        f"{duration(seconds_left)} left  {', '.join(notes)}"
     ).rstrip()
 
 
@@ -71,7 +77,7 @@ class PlainLog(Listener):
         self.folder = folder
         self._last = time.monotonic()
         self._weights = 0
-        self._change = "rewired"
+        self._trainer: Trainer | None = None
 
     def __enter__(self) -> PlainLog:
         return self
@@ -80,8 +86,8 @@ class PlainLog(Listener):
         pass
 
     def on_start(self, trainer: Trainer) -> None:
+        self._trainer = trainer
         self._weights = trainer.sparsifier.active_weights
-        self._change = "pruned" if trainer.sparsifier.method.prunes else "rewired"
         show_start(self.console, trainer, self.folder)
 
     def on_step(self, report: StepReport) -> None:
@@ -90,8 +96,18 @@ class PlainLog(Listener):
             self._print(f"epoch {report.epoch}/{report.epochs}  {done:.0f} %  {step_text(report)}")
 
     def on_epoch(self, record: EpochRecord) -> None:
-        self._print(epoch_line(record, self._weights, self._change))
-        self._weights = record.network["active_weights"]
+        trainer = self._trainer
+        assert trainer is not None
+        line = epoch_line(
+            record,
+            self._weights,
+            "pruned" if trainer.sparsifier.method.prunes else "rewired",
+            epochs=trainer.experiment.epochs,
+            seconds_left=trainer.seconds_left,
+            best=trainer.state.settled and trainer.state.best_epoch == record.epoch,
+        )
+        self._print(line)
+        self._weights = record.active_weights
 
     def on_note(self, message: str) -> None:
         self._print(message)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import platform
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,11 @@ from selfish_rnn.reproduce.plan import PlannedRun
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.scheduling.jobs import is_finished
 from selfish_rnn.system import processor
+from selfish_rnn.training.records import WEIGHTS_ABOVE, EpochRecord
 
 SERIES = ("epoch", "seconds", "train_perplexity", "valid_perplexity", "averaging", "active_weights")
+"""Fields of :class:`~selfish_rnn.training.records.EpochRecord` that a result has a column of."""
 AVERAGE_SERIES = ("valid_perplexity", "averaging")
-LARGE = "weights_above_0.1"
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Result:
     def with_average(self, name: str) -> Result:
         """Return the result that a run has whose optimizer keeps this average."""
         # What was counted in the network of the optimizer's average says nothing of another one.
-        series = {key: values for key, values in self.series.items() if key not in ("averages", LARGE)}
+        series = {key: values for key, values in self.series.items() if key not in ("averages", WEIGHTS_ABOVE)}
         restarts: Settings = {"restart_at": []} if name.endswith("-no-restart") else {}
         return dataclasses.replace(
             self,
@@ -64,6 +65,23 @@ class Result:
             series={**series, **self.series["averages"][name]},
             settings={**self.settings, **restarts},
         )
+
+    @property
+    def epochs(self) -> list[EpochRecord]:
+        """Return the records of the epochs as far as the result has them: undo :func:`columns`.
+
+        Every epoch has the densities of the last one, and no step.
+        """
+        series = self.series
+        return [
+            EpochRecord(
+                step=0,
+                density=self.density,
+                weights_above={name: counts[index] for name, counts in series.get(WEIGHTS_ABOVE, {}).items()},
+                **{key: series[key][index] for key in SERIES},
+            )
+            for index in range(len(series["epoch"]))
+        ]
 
     def to_json(self) -> str:
         return line_by_line(dataclasses.asdict(self))
@@ -136,20 +154,26 @@ def _read(path: Path) -> Result:
         raise UserError(f"{path} is not a result ({error}); restore it or delete it") from None
 
 
+def columns(records: Sequence[EpochRecord]) -> dict[str, Any]:
+    """Return the records of a run as a list over the epochs for each value that figures show."""
+    last = records[-1] if records else None
+    series: dict[str, Any] = {key: [_rounded(getattr(record, key)) for record in records] for key in SERIES}
+    names = last.weights_above if last else ()
+    series[WEIGHTS_ABOVE] = {name: [record.weights_above.get(name) for record in records] for name in names}
+    if last and last.averages:
+        series["averages"] = {
+            name: {key: [_rounded(getattr(each.averages[name], key)) for each in records] for key in AVERAGE_SERIES}
+            for name in last.averages
+        }
+    return series
+
+
 def collect(folder: Path, run: PlannedRun, made: Mapping[str, Any], points: list[dict[str, float]]) -> Result:
     """What is kept of the run in a folder."""
     files = RunFolder(folder)
     records = files.metrics.read()
     summary = read_json(files.summary) if is_finished(folder) else {}
-    series: dict[str, Any] = {key: [_rounded(record.get(key)) for record in records] for key in SERIES}
-    large = [record.get(LARGE, {}) for record in records]
-    series[LARGE] = {name: [counts.get(name) for counts in large] for name in (large[-1] if large else {})}
-    averages = [record.get("averages", {}) for record in records]
-    if averages and averages[-1]:
-        series["averages"] = {
-            name: {key: [_rounded(average[name].get(key)) for average in averages] for key in AVERAGE_SERIES}
-            for name in averages[-1]
-        }
+    series = columns(records)
     summary = {key: _rounded(value) for key, value in summary.items() if key != "density"}
     return Result(
         run=run.name,
@@ -161,7 +185,7 @@ def collect(folder: Path, run: PlannedRun, made: Mapping[str, Any], points: list
         series=series,
         density={
             name: {gate: _rounded(value, 6) for gate, value in gates.items()}
-            for name, gates in (records[-1].get("density", {}) if records else {}).items()
+            for name, gates in (records[-1].density if records else {}).items()
         },
         made=dict(made),
         points=points,

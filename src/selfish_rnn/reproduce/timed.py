@@ -94,7 +94,7 @@ class _Clock:
         self.points: list[dict[str, float]] = state.get("points", [])
         records = RunFolder(folder).metrics.read()
         # A scheduler that was killed could not write down how long its runs had worked; they themselves did.
-        self.seconds: float = max(state.get("seconds", 0.0), records[-1]["seconds"] if records else 0.0)
+        self.seconds: float = max(state.get("seconds", 0.0), records[-1].seconds if records else 0.0)
 
     def add(self, seconds: float) -> None:
         self.seconds += seconds

@@ -1,4 +1,4 @@
-"""What a run writes down as it goes: ``metrics.jsonl`` for programs, TensorBoard events for eyes."""
+"""Logs of a run: ``metrics.jsonl`` and TensorBoard events."""
 
 from __future__ import annotations
 
@@ -17,57 +17,73 @@ from typing import Any
 
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import append, clear_write_errors, write_atomically
+from selfish_rnn.training.records import EpochRecord
 
-# JSON has no such numbers, and most readers other than Python's refuse the bare words.
+# JSON lacks these numbers, and most readers other than Python's reject the bare words.
 _SPECIAL = ("NaN", "Infinity", "-Infinity")
+
+TAIL_BYTES = 65536
+"""Upper bound of the size of a record."""
 
 
 class MetricsLog:
-    """A file of one JSON object per line, each handed to the operating system before ``append`` returns.
+    """A file with one :class:`EpochRecord` per line, as JSON.
 
-    NaN and infinities are written as the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``; ``read`` gives the
-    numbers back.
+    Every line is handed to the operating system before ``append`` returns. NaN and infinities are written as strings:
+    ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``.
 
     Example::
 
         log = MetricsLog(run / "metrics.jsonl")
-        log.append({"step": 100, "loss": 4.2})
+        log.append(record)
+        log.read()[-1].valid_perplexity
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
-    def append(self, record: Mapping[str, Any]) -> None:
-        """Add one record; if that fails, nothing of it stays in the file."""
-        line = json.dumps(_converted(record, _as_text), allow_nan=False)
+    def append(self, record: EpochRecord) -> None:
+        """Add one record; a failed write leaves no torn line."""
+        line = json.dumps(_converted(record.to_json(), _as_text), allow_nan=False)
         append(self.path, line.encode() + b"\n")
 
-    def read(self) -> list[dict[str, Any]]:
-        """Return all records; a last line torn by a kill is left out, any other damage is a ``UserError``."""
+    def read(self) -> list[EpochRecord]:
+        """Return all records except a torn last line; any other invalid line is a ``UserError``."""
         records = []
         for number, line in enumerate(self._lines(), start=1):
-            record = _parse(line)
-            if record is None and line.endswith(b"\n"):
-                raise UserError(f"line {number} of {self.path} is not a JSON object; delete that line")
-            if record is not None:
-                records.append(record)
+            content, source = _parse(line), f"line {number} of {self.path}"
+            if content is not None:
+                records.append(EpochRecord.from_json(content, source))
+            elif line.endswith(b"\n"):
+                raise UserError(f"{source} is not a JSON object; delete that line")
         return records
 
-    def truncate_after(self, step: int) -> int:
-        """Drop records whose ``step`` is greater, and damaged lines; return how many lines went.
+    def last(self) -> EpochRecord | None:
+        """Return the last valid record, or None; reads only the end of the file."""
+        try:
+            with open(self.path, "rb") as file:
+                file.seek(0, os.SEEK_END)
+                file.seek(max(file.tell() - TAIL_BYTES, 0))
+                lines = list(file)
+        except OSError:
+            return None
+        records = (_record(line) for line in reversed(lines))
+        return next((record for record in records if record is not None), None)
 
-        A resumed run repeats what came after its checkpoint, so those records would otherwise be there twice.
-        Records without a ``step`` stay.
+    def truncate_after(self, step: int) -> int:
+        """Drop invalid lines and records of later updates; return the number of dropped lines.
+
+        A resumed run repeats the epochs after its checkpoint, whose records would otherwise be there twice.
         """
         lines = self._lines()
-        kept = [line for line in lines if _belongs(line, step)]
-        if len(kept) < len(lines):
-            write_atomically(self.path, b"".join(kept))
-        return len(lines) - len(kept)
+        valid = [line for line in lines if (record := _record(line)) is not None and record.step <= step]
+        if len(valid) < len(lines):
+            write_atomically(self.path, b"".join(valid))
+        return len(lines) - len(valid)
 
     def _lines(self) -> list[bytes]:
         try:
-            # Not splitlines, which also breaks at bytes that a damaged line may hold.
+            # splitlines would also break at bytes that a damaged line may contain.
             return list(io.BytesIO(self.path.read_bytes()))
         except FileNotFoundError:
             return []
@@ -92,22 +108,23 @@ def _as_number(value: Any) -> Any:
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """Return the record of a whole line, or None where there is none."""
+    """Return the JSON object of a complete line, or None."""
     try:
-        record = json.loads(line)
-        # Without its end a line was still being written, and the next record would be glued to it.
-        whole = line.endswith(b"\n") and isinstance(record, dict)
-        return _converted(record, _as_number) if whole else None
+        content = json.loads(line)
+        # A line without an end was still being written; the next record would be appended to it.
+        complete = line.endswith(b"\n") and isinstance(content, dict)
+        return _converted(content, _as_number) if complete else None
     except (ValueError, RecursionError):
         return None
 
 
-def _belongs(line: bytes, step: int) -> bool:
-    record = _parse(line)
-    if record is None:
-        return False
-    at = record.get("step")
-    return not (isinstance(at, (int, float)) and at > step)
+def _record(line: bytes) -> EpochRecord | None:
+    """Return the record of a line, or None if the line is invalid."""
+    content = _parse(line)
+    try:
+        return None if content is None else EpochRecord.from_json(content, "line")
+    except UserError:
+        return None
 
 
 def tensorboard_installed() -> bool:

@@ -21,8 +21,9 @@ from selfish_rnn.runs.logs import EventLog
 from selfish_rnn.runs.topologies import TopologyHistory
 from selfish_rnn.system import give_back_reused_memory, giving_back_freed_memory
 from selfish_rnn.topology import Rewiring, Topology
-from selfish_rnn.training.metrics import EpochRecord, Listener, StepReport
+from selfish_rnn.training.metrics import Listener, StepReport
 from selfish_rnn.training.ranks import Ranks
+from selfish_rnn.training.records import EpochRecord
 from selfish_rnn.training.trainer import Trainer
 
 
@@ -204,7 +205,7 @@ class RunRecorder(PauseKeeper):
         save_tensors(path, trainer.weights(), metadata)
 
     def on_epoch(self, record: EpochRecord) -> None:
-        self.folder.metrics.append(record.metrics())
+        self.folder.metrics.append(record)
         self._events.scalars(record.scalars(), record.step)
 
     def _save(self, trainer: Trainer, state: dict[str, Any]) -> None:

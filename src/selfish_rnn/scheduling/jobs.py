@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,9 +13,6 @@ from selfish_rnn.experiment.presets import build_experiment, read_config
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.scheduling.scheduler import SELFISH_RNN
-
-TAIL_BYTES = 65536
-"""More than the record of an epoch takes."""
 
 
 @dataclass(frozen=True)
@@ -31,31 +27,12 @@ class RunProgress:
 
 def read_progress(folder: Path) -> RunProgress:
     """The progress of a run; a folder that is not there yet, or a line half-written, is no progress."""
-    record = _last_record(folder / "metrics.jsonl")
-    epochs = _epochs(folder / "config.yaml")
+    files = RunFolder(folder)
+    record, epochs = files.metrics.last(), _epochs(files.config)
     if record is None:
         return RunProgress(epochs=epochs)
-    epoch, seconds = int(record["epoch"]), float(record["seconds"])
-    left = seconds / epoch * (epochs - epoch) if epochs is not None and epoch else None
-    return RunProgress(epoch, epochs, float(record["valid_perplexity"]), left)
-
-
-def _last_record(path: Path) -> dict[str, float] | None:
-    try:
-        with open(path, "rb") as file:
-            file.seek(0, 2)
-            file.seek(max(file.tell() - TAIL_BYTES, 0))
-            lines = file.read().split(b"\n")
-    except OSError:
-        return None
-    # What follows the last line break is still being written.
-    for line in reversed(lines[:-1]):
-        try:
-            record: dict[str, float] = json.loads(line)
-        except ValueError:
-            continue
-        return record
-    return None
+    left = record.seconds / record.epoch * (epochs - record.epoch) if epochs is not None and record.epoch else None
+    return RunProgress(record.epoch, epochs, record.valid_perplexity, left)
 
 
 def _epochs(path: Path) -> int | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,14 +12,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from selfish_rnn.sparsifier import SparseTraining
-from selfish_rnn.training.evaluation import perplexity
+from selfish_rnn.training.records import LARGE, EpochRecord
 from selfish_rnn.training.saved_weights import named_tensors
 
 if TYPE_CHECKING:
     from selfish_rnn.training.trainer import Trainer
-
-LARGE = 0.1
-"""Above this magnitude a weight counts as large in the paper's figure on NT-ASGD."""
 
 
 def large_weights(sparsifier: SparseTraining) -> dict[str, int]:
@@ -53,84 +50,6 @@ class StepReport:
     seconds_left: float
 
 
-@dataclass(frozen=True)
-class AverageRecord:
-    """Validation of an additional average after an epoch; of the raw weights until ``averaging`` is true."""
-
-    valid_loss: float
-    averaging: bool
-
-    @property
-    def valid_perplexity(self) -> float:
-        return perplexity(self.valid_loss)
-
-    def metrics(self) -> dict[str, Any]:
-        """Return the record as an object for ``metrics.jsonl``."""
-        return {**asdict(self), "valid_perplexity": self.valid_perplexity}
-
-
-@dataclass(frozen=True)
-class EpochRecord:
-    """What an epoch came to.
-
-    ``network`` is :func:`describe` of the network that was evaluated; ``prune_rate`` the fraction of its weights that
-    was rewired, or pruned, after that; ``averages`` the additional averages by name.
-    """
-
-    epoch: int
-    step: int
-    train_loss: float
-    valid_loss: float
-    averaging: bool
-    learning_rate: float
-    prune_rate: float
-    seconds: float
-    network: dict[str, Any]
-    large_weights: dict[str, int]
-    best: bool
-    epochs: int
-    seconds_left: float
-    averages: Mapping[str, AverageRecord] = field(default_factory=dict)
-
-    @property
-    def train_perplexity(self) -> float:
-        return perplexity(self.train_loss)
-
-    @property
-    def valid_perplexity(self) -> float:
-        return perplexity(self.valid_loss)
-
-    def metrics(self) -> dict[str, Any]:
-        """The record as a flat object, for ``metrics.jsonl``; without what is only worth knowing at the time."""
-        momentary = ("best", "epochs", "seconds_left", "averages")
-        kept = {name: value for name, value in asdict(self).items() if name not in momentary}
-        kept |= {"train_perplexity": self.train_perplexity, "valid_perplexity": self.valid_perplexity}
-        kept |= kept.pop("network")
-        kept[f"weights_above_{LARGE:g}"] = kept.pop("large_weights")
-        if self.averages:
-            kept["averages"] = {name: average.metrics() for name, average in self.averages.items()}
-        return kept
-
-    def scalars(self) -> dict[str, float]:
-        """The record as TensorBoard's flat names."""
-        return {
-            "loss/train": self.train_loss,
-            "loss/valid": self.valid_loss,
-            "perplexity/train": self.train_perplexity,
-            "perplexity/valid": self.valid_perplexity,
-            **{f"perplexity/valid/{name}": average.valid_perplexity for name, average in self.averages.items()},
-            "rewiring/prune_rate": self.prune_rate,
-            "rewiring/active_weights": self.network["active_weights"],
-            "learning_rate": self.learning_rate,
-            **{f"weights_above_{LARGE:g}/{name}": count for name, count in self.large_weights.items()},
-            **{
-                f"density/{name}/{gate}": density
-                for name, gates in self.network["density"].items()
-                for gate, density in gates.items()
-            },
-        }
-
-
 class Listener:
     """Whoever wants to know how training goes, or to write it down: a subclass overrides what it cares for.
 
@@ -156,7 +75,7 @@ class Listener:
         """The model holds an additional average, the best so far of this name: ``trainer.weights()``."""
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """An epoch is done."""
+        """Receive the record of an epoch that has ended."""
 
     def on_note(self, message: str) -> None:
         """Something happened that a person may want to know."""

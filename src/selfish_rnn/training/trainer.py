@@ -30,9 +30,7 @@ from selfish_rnn.training.build import (
 )
 from selfish_rnn.training.evaluation import evaluate, perplexity
 from selfish_rnn.training.metrics import (
-    AverageRecord,
     DivergedError,
-    EpochRecord,
     Listener,
     StepReport,
     describe,
@@ -41,6 +39,7 @@ from selfish_rnn.training.metrics import (
     spoilt_weight,
 )
 from selfish_rnn.training.ranks import BatchParts, Ranks
+from selfish_rnn.training.records import NETWORK_KEYS, AverageRecord, EpochRecord
 from selfish_rnn.training.saved_weights import (
     load_portable_optimizer,
     load_portable_weights,
@@ -207,12 +206,14 @@ class Trainer:
             learning_rate=learning_rate,
             prune_rate=self.sparsifier.last_rewired_fraction if method.rewires or method.prunes else 0.0,
             seconds=state.seconds,
-            network=network,
-            large_weights=large,
-            best=state.settled and state.best_epoch == epoch,
-            epochs=experiment.epochs,
-            seconds_left=self._seconds_left(),
+            train_perplexity=perplexity(train_loss),
+            valid_perplexity=perplexity(valid_loss),
+            active_weights=network["active_weights"],
+            total_weights=network["total_weights"],
+            density=network["density"],
+            weights_above=large,
             averages=averages,
+            measures={key: value for key, value in network.items() if key not in NETWORK_KEYS},
         )
         with giving_back_freed_memory():
             self._tell(lambda listener: listener.on_epoch(record))
@@ -260,7 +261,7 @@ class Trainer:
                 if self.averages.validated(name, loss):
                     for listener in self.listeners:
                         listener.on_best_average(self, name)
-            records[name] = AverageRecord(loss, started)
+            records[name] = AverageRecord(loss, started, perplexity(loss))
         if self.averages.end_epoch(raw_loss):
             self._note(f"averages with from: trigger start after epoch {epoch}")
         return records
@@ -305,11 +306,13 @@ class Trainer:
             rows=len(self.rows) - 1,
             loss=state.loss_sum / state.row,
             tokens_per_second=self._clock.rate(),
-            seconds_left=self._seconds_left(),
+            seconds_left=self.seconds_left,
         )
         self._tell(lambda listener: listener.on_step(report))
 
-    def _seconds_left(self) -> float:
+    @property
+    def seconds_left(self) -> float:
+        """Estimate of the remaining training time."""
         rows_done = self.state.epoch * (len(self.rows) - 1) + self.state.row
         rows_in_all = self.experiment.epochs * (len(self.rows) - 1)
         return self.state.seconds * (rows_in_all - rows_done) / max(rows_done, 1)

@@ -18,10 +18,11 @@ from selfish_rnn.analysis.figures.style import (
     styled,
 )
 from selfish_rnn.analysis.networks import gate_name, short_names, with_gates
-from selfish_rnn.analysis.records import Densities, RunRecord
+from selfish_rnn.analysis.records import RunRecord
 from selfish_rnn.analysis.topologies import degree_shares, density_map
 from selfish_rnn.topology import Topology
 from selfish_rnn.topology.gates import WHOLE
+from selfish_rnn.training.records import Densities
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from selfish_rnn.analysis.networks import gate_name, short_names, with_gates
-from selfish_rnn.analysis.records import Densities, EpochRecord, RunRecord
+from selfish_rnn.analysis.records import RunRecord
 from selfish_rnn.analysis.report.comparison import ASIDE, Comparison, Group, command_of, differing
 from selfish_rnn.analysis.report.markup import NOTHING, Cell, Markup, duration, number, table, tag, together
 from selfish_rnn.analysis.topologies import degree_shares, density_map
@@ -21,6 +21,7 @@ from selfish_rnn.runs.run import Run
 from selfish_rnn.text import spread
 from selfish_rnn.topology import Topology
 from selfish_rnn.topology.gates import WHOLE
+from selfish_rnn.training.records import Densities, EpochRecord
 
 POINTS = 40
 """Most points of a small curve."""

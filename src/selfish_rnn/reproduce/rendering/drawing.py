@@ -8,12 +8,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from selfish_rnn.analysis import figures, records
+from selfish_rnn.analysis import figures
+from selfish_rnn.analysis.records import RunRecord
 from selfish_rnn.reproduce.case import Item
 from selfish_rnn.reproduce.distances import pairs_of
 from selfish_rnn.reproduce.rendering.pareto import draw_pareto, pareto_points
 from selfish_rnn.reproduce.rendering.tables import Findings
-from selfish_rnn.reproduce.results import LARGE, Result
+from selfish_rnn.reproduce.results import Result
 
 BY_SETTING = {
     "growth-interval": "growth_interval",
@@ -111,25 +112,9 @@ def _of_costs(item: Item, findings: Findings) -> Figures:
     return {"": draw_pareto(points)} if points else {}
 
 
-def _record(result: Result) -> Any:
-    """A result as the analysis room knows runs."""
-    series = result.series
-    large = series[LARGE]
-    epochs = [
-        records.EpochRecord(
-            epoch=epoch,
-            step=0,
-            train_perplexity=series["train_perplexity"][index],
-            valid_perplexity=series["valid_perplexity"][index],
-            seconds=series["seconds"][index],
-            averaging=series["averaging"][index],
-            active_weights=series["active_weights"][index],
-            density=result.density,
-            weights_above={name: counts[index] for name, counts in large.items()},
-        )
-        for index, epoch in enumerate(series["epoch"])
-    ]
-    return records.RunRecord(name=result.run, settings=result.settings, epochs=epochs, summary=result.summary)
+def _record(result: Result) -> RunRecord:
+    """Return a result as the record of a run that figures show."""
+    return RunRecord(name=result.run, settings=result.settings, epochs=result.epochs, summary=result.summary)
 
 
 _FIGURES: dict[str, Callable[[Item, Findings], Figures]] = {

@@ -10,9 +10,10 @@ from selfish_rnn.reproduce.distances import Distances, pairs_of
 from selfish_rnn.reproduce.plan import runs_of_case
 from selfish_rnn.reproduce.rendering.averaging import STALE, STALE_MEANING, averaging_of
 from selfish_rnn.reproduce.rendering.costs import BYTES, HOURS, LATENCY, costs_of
-from selfish_rnn.reproduce.results import LARGE, Result, Results
+from selfish_rnn.reproduce.results import Result, Results
 from selfish_rnn.reproduce.scales import Scale
 from selfish_rnn.text import counted, spread
+from selfish_rnn.training.records import WEIGHTS_ABOVE
 
 NONE = "-"
 DAGGER = "†"
@@ -185,7 +186,7 @@ def _large_weights(item: Item, findings: Findings) -> str:
         before, after = [], []
         for result in results:
             averaging = result.series["averaging"]
-            totals = [sum(counts) for counts in zip(*result.series[LARGE].values(), strict=True)]
+            totals = [sum(counts) for counts in zip(*result.series[WEIGHTS_ABOVE].values(), strict=True)]
             start = averaging.index(True) if True in averaging else len(averaging) - 1
             before.append(totals[max(start - 1, 0)] / 1000)
             after.append(totals[-1] / 1000)
