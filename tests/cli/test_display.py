@@ -22,7 +22,7 @@ from selfish_rnn.cli.display import (
     show_methods,
     show_outcome,
 )
-from selfish_rnn.experiment.methods import CONFIGURED_METHODS
+from selfish_rnn.experiment.methods import CONFIGURABLE_METHODS, method_row
 from selfish_rnn.training.metrics import StepReport
 from selfish_rnn.training.records import EpochRecord
 from tiny_runs import tiny_trainer
@@ -194,12 +194,11 @@ def test_a_diverged_run_says_so():
 
 def test_the_methods_fit_a_page_with_their_parts_whole_and_their_references():
     console, file = paper(width=200)
-    show_methods(console, CONFIGURED_METHODS.values())
+    show_methods(console, CONFIGURABLE_METHODS.values())
     lines = file.getvalue().splitlines()
     assert max(map(len, lines)) <= PAGE
     words = " ".join(file.getvalue().split())
-    for configured in CONFIGURED_METHODS.values():
-        expected = configured.row()
+    for expected in map(method_row, CONFIGURABLE_METHODS.values()):
         row = next(line.split() for line in lines if line.split() and line.split()[0] == expected["method"])
         assert row[1] == expected["allocation"]
         assert " ".join(row).startswith(" ".join([expected["method"], expected["allocation"], expected["removal"]]))

@@ -25,14 +25,14 @@ def test_the_configuration_page_is_up_to_date() -> None:
 
 def test_the_tables_of_grown_weights_are_up_to_date() -> None:
     script = runpy.run_path(str(ROOT / "tools" / "benchmarks" / "grown_weights.py"))
-    page = (DOCS / "own-model.md").read_text()
+    page = (DOCS / "grown-weights.md").read_text()
     for rows in script["tables"](ROOT / "results" / "grown-weights"):
         assert "\n".join(rows) in page, "python tools/benchmarks/grown_weights.py --table results/grown-weights"
 
 
 def test_the_tables_of_small_tasks_are_up_to_date() -> None:
     script = runpy.run_path(str(ROOT / "tools" / "benchmarks" / "small_tasks.py"))
-    page, file = (DOCS / "own-model.md").read_text(), ROOT / "results" / "small-tasks" / "runs.jsonl"
+    page, file = (DOCS / "small-tasks.md").read_text(), ROOT / "results" / "small-tasks" / "runs.jsonl"
     tables = script["tables"](file)
     assert len(tables) == 3
     for rows in tables:

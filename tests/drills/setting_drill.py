@@ -10,6 +10,7 @@ from typing import Any
 from drill import LONGEST_MESSAGE, SCRATCH, FailedError, Outcome, in_children, quiet, source
 
 from selfish_rnn.errors import UserError
+from selfish_rnn.experiment.optimizers import OPTIMIZERS
 from selfish_rnn.experiment.presets import (
     Settings,
     build_experiment,
@@ -21,7 +22,7 @@ from selfish_rnn.experiment.presets import (
     with_assignments,
     with_settings,
 )
-from selfish_rnn.experiment.settings import OPTIMIZERS, Experiment
+from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.runs.run import Run
 from selfish_rnn.topology import METHODS
 from tiny_runs import TINY_MODELS, tiny_settings, write_corpus

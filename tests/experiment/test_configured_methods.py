@@ -1,4 +1,4 @@
-"""What the name of a method means in a configuration."""
+"""Names of methods in a configuration."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from selfish_rnn.errors import UserError
-from selfish_rnn.experiment.methods import CONFIGURED_METHODS
+from selfish_rnn.experiment.methods import CONFIGURABLE_METHODS, WITHOUT_PARTS, method_row
 from selfish_rnn.experiment.presets import build_experiment
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.experiment.small_dense import resolve_model
@@ -18,14 +18,10 @@ from selfish_rnn.topology.methods import METHOD_PARTS, registered_names
 pytestmark = pytest.mark.usefixtures("tables_as_before")
 
 
-def test_the_method_table_and_two_that_are_no_composition_of_parts() -> None:
-    assert [*CONFIGURED_METHODS] == [*METHODS, "iss", "small-dense"]
-    assert len(CONFIGURED_METHODS) == len(METHODS) + 2
-    for name, method in METHODS.items():
-        assert CONFIGURED_METHODS[name].method is method
-        assert CONFIGURED_METHODS[name].has_parts
-    assert CONFIGURED_METHODS["iss"].group_lasso
-    assert CONFIGURED_METHODS["small-dense"].smaller_model
+def test_the_method_table_and_two_methods_without_parts() -> None:
+    assert [*CONFIGURABLE_METHODS] == [*METHODS, "iss", "small-dense"]
+    assert [*WITHOUT_PARTS] == ["iss", "small-dense"]
+    assert all(CONFIGURABLE_METHODS[name] is method for name, method in METHODS.items())
 
 
 def test_a_registered_method_can_be_configured_with_its_own_parts() -> None:
@@ -39,7 +35,7 @@ def test_a_registered_method_can_be_configured_with_its_own_parts() -> None:
 def test_what_is_no_composition_has_no_parts_to_replace(name: str) -> None:
     settings = Experiment(method=name).model_dump()
     assert Experiment.model_validate(settings).method.build().name == name
-    with pytest.raises(UserError, match=rf"method {name} is no composition of parts: leave out pool, growth"):
+    with pytest.raises(UserError, match=rf"method {name} has no replaceable parts: leave out pool, growth"):
         build_experiment({"method": {"name": name, "pool": "gate", "growth": "gradient"}}, "settings")
 
 
@@ -50,7 +46,7 @@ def test_none_is_a_word_for_no_part_where_there_can_be_none() -> None:
 
 
 def test_every_row_of_the_table_is_complete() -> None:
-    rows = {name: method.row() for name, method in CONFIGURED_METHODS.items()}
+    rows = {name: method_row(method) for name, method in CONFIGURABLE_METHODS.items()}
     assert {tuple(row) for row in rows.values()} == {tuple(rows["selfish"])}
     assert all(row["reference"] for row in rows.values())
     assert (rows["iss"]["removal"], rows["gmp"]["removal"], rows["static"]["removal"]) == (
@@ -63,7 +59,7 @@ def test_every_row_of_the_table_is_complete() -> None:
 
 
 def test_only_small_dense_has_another_model() -> None:
-    for name in CONFIGURED_METHODS:
+    for name in CONFIGURABLE_METHODS:
         experiment = Experiment(model={"name": "stacked-lstm", "hidden": 40, "embedding": 40}, method=name)
         resolved = resolve_model(experiment, vocabulary=50)
         assert (resolved == experiment) == (name != "small-dense")
@@ -71,5 +67,5 @@ def test_only_small_dense_has_another_model() -> None:
 
 def test_the_documentation_names_every_method_and_part() -> None:
     text = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
-    names = [*CONFIGURED_METHODS, *(name for kind in METHOD_PARTS for name in registered_names(kind))]
+    names = [*CONFIGURABLE_METHODS, *(name for kind in METHOD_PARTS for name in registered_names(kind))]
     assert [name for name in names if f"`{name}`" not in text] == []

@@ -10,9 +10,10 @@ import pytest
 
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.comparison import changed_settings
-from selfish_rnn.experiment.methods import CONFIGURED_METHODS
+from selfish_rnn.experiment.methods import CONFIGURABLE_METHODS
+from selfish_rnn.experiment.optimizers import OPTIMIZERS, AdamSettings
 from selfish_rnn.experiment.presets import build_experiment, parse, to_yaml, with_assignments
-from selfish_rnn.experiment.settings import MODEL_SETTINGS, OPTIMIZERS, AdamSettings, Experiment
+from selfish_rnn.experiment.settings import MODEL_SETTINGS, Experiment
 from selfish_rnn.models import MODELS
 from selfish_rnn.topology import METHODS
 
@@ -22,7 +23,7 @@ from selfish_rnn.topology import METHODS
     [
         {},
         *({"model": name} for name in MODELS),
-        *({"method": name} for name in CONFIGURED_METHODS),
+        *({"method": name} for name in CONFIGURABLE_METHODS),
         *({"optimizer": name} for name in OPTIMIZERS),
         {"optimizer": {"name": "adam", "betas": [0.5, 0.9], "drop": None, "decay": {"factor": 1.5, "after": 3}}},
         {"averages": [{"kind": "nt", "from": 20}, {"kind": "snt", "from": 0.5}, {"kind": "snt"}], "optimizer": "sgd"},

@@ -13,7 +13,7 @@ import yaml
 from command_cases import Said, refused, selfish_rnn
 
 from selfish_rnn import files
-from selfish_rnn.experiment.methods import CONFIGURED_METHODS
+from selfish_rnn.experiment.methods import CONFIGURABLE_METHODS, method_row
 from selfish_rnn.experiment.presets import build_experiment, preset_names, read_config, read_preset
 from tiny_runs import result_of, stop_after, tiny_run, tiny_words, write_corpus
 
@@ -181,7 +181,7 @@ def test_what_is_no_exported_model_is_not_called_damaged(tmp_path: Path):
 def test_the_methods_are_shown_with_their_references():
     said = selfish_rnn("methods")
     assert said.code == 0
-    for row in (configured.row() for configured in CONFIGURED_METHODS.values()):
+    for row in map(method_row, CONFIGURABLE_METHODS.values()):
         assert re.search(rf"^{row['method']} +{row['allocation']} +{row['removal']} ", said.out, re.MULTILINE)
         assert row["reference"].split(":")[0] in said.out
     assert all(len(line) <= 100 for line in said.out.splitlines())

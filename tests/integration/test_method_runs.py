@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from selfish_rnn.engine import available
-from selfish_rnn.experiment.methods import CONFIGURED_METHODS
+from selfish_rnn.experiment.methods import CONFIGURABLE_METHODS
 from selfish_rnn.files import load_tensors
 from tiny_runs import OPTIMIZERS, UPDATES_PER_EPOCH, Recorder, finished_run, result_of, run_in_parts, tiny_run, trained
 
 pytestmark = pytest.mark.slow
 
 NEEDS_KERNELS = pytest.mark.skipif(not available(), reason="the packed engine's kernels are not built")
-PAIRS = [(method, optimizer) for method in CONFIGURED_METHODS if method != "small-dense" for optimizer in OPTIMIZERS]
+PAIRS = [(method, optimizer) for method in CONFIGURABLE_METHODS if method != "small-dense" for optimizer in OPTIMIZERS]
 
 
 @pytest.mark.parametrize(("method", "optimizer"), PAIRS)

@@ -14,7 +14,7 @@ from torch import Tensor, distributed
 
 from selfish_rnn.corpora import load_corpus
 from selfish_rnn.errors import RankLostError, UserError
-from selfish_rnn.experiment.methods import CONFIGURED_METHODS
+from selfish_rnn.experiment.methods import CONFIGURABLE_METHODS
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import StackedRNN
 from selfish_rnn.training.engine_choice import choose_engine
@@ -33,7 +33,7 @@ BASE: Changes = {"epochs": 2, "optimizer": OPTIMIZERS["snt-asgd"]}
 CASES: dict[str, Changes] = {
     **{
         f"{method} {engine}": {**BASE, "method": method, "engine": engine}
-        for method in CONFIGURED_METHODS
+        for method in CONFIGURABLE_METHODS
         if method != "small-dense"  # which is dense
         for engine in ("masked", "packed")
     },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -14,14 +14,17 @@ from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from selfish_rnn.bench import options as bench_options
 from selfish_rnn.corpora import load_corpus, unigram_perplexity
-from selfish_rnn.experiment.settings import OPTIMIZERS, OptimizerSettings
-from selfish_rnn.optim import NTASGD, SNTASGD, EpochTrigger, NonMonotoneTrigger
+from selfish_rnn.experiment.optimizers import OPTIMIZERS, AveragedSettings, OptimizerSettings
+from selfish_rnn.experiment.sections import names_of
+from selfish_rnn.experiment.settings import Experiment
+from selfish_rnn.optim import NTASGD, SNTASGD, AveragedSGD, EpochTrigger, NonMonotoneTrigger
 from selfish_rnn.training.build import LearningRate, build_optimizer, learned_loss
 
 
 def options(name: str, **given: Any) -> OptimizerSettings:
-    return OPTIMIZERS[name].model_validate({"name": name, **given})
+    return OPTIMIZERS[name].settings.model_validate({"name": name, **given})
 
 
 def build(name: str, **given: Any) -> Optimizer:
@@ -44,8 +47,26 @@ def test_each_name_gives_its_optimizer(name: str, given: dict[str, Any], kind: t
     assert {key: optimizer.param_groups[0][key] for key in expected} == expected
 
 
-def test_the_table_of_optimizers_is_covered():
-    assert all(isinstance(build(name), Optimizer) for name in OPTIMIZERS)
+def test_every_optimizer_is_in_one_table():
+    assert get_args(bench_options.Optimizer) == (*OPTIMIZERS,)
+    for name, kind in OPTIMIZERS.items():
+        assert name in names_of(kind.settings)
+        assert isinstance(build(name), Optimizer)
+        assert Experiment(optimizer=name).optimizer.name == name
+        assert kind.averages == (kind.settings is AveragedSettings)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_table_has_the_size_of_the_optimizers_state(name: str):
+    weight = nn.Parameter(torch.ones(1000))
+    optimizer = build_optimizer(options(name), [weight], epochs=40, below=5.0)
+    if isinstance(optimizer, AveragedSGD):
+        optimizer.start_averaging()
+    weight.grad = torch.ones(1000)
+    optimizer.step()
+    state = [value for value in optimizer.state[weight].values() if isinstance(value, torch.Tensor)]
+    per_weight = [value.element_size() for value in state if value.shape == weight.shape]
+    assert sum(per_weight) == OPTIMIZERS[name].state_bytes
 
 
 @pytest.mark.parametrize("name", ["snt-asgd", "nt-asgd"])

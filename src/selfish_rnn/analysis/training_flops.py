@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from selfish_rnn.analysis.flops import MatrixUse, word_uses
 from selfish_rnn.analysis.records import read_run
 from selfish_rnn.errors import UserError
+from selfish_rnn.experiment.methods import SMALL_DENSE
+from selfish_rnn.experiment.optimizers import OPTIMIZERS
 from selfish_rnn.experiment.presets import build_experiment, read_preset, with_settings
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.experiment.small_dense import small_dense
 from selfish_rnn.runs.run import Run
 from selfish_rnn.runs.topologies import TopologyHistory
+from selfish_rnn.sparsifier.iss import ISS
 from selfish_rnn.topology.gates import WHOLE
-
-WITH_MOMENTUM = ("adam", "momentum-sgd")
-"""Optimizers whose momentum a method that goes by it keeps of all positions, at every update."""
 
 Densities = Mapping[str, float]
 
@@ -65,10 +65,10 @@ def experiment_flops(experiment: Experiment, vocabulary: int, train_tokens: int)
     method = experiment.method.build()
     words, sample = experiment.epochs * train_tokens, experiment.batch_size * experiment.window
     dense = language_model_uses(experiment, vocabulary)
-    if experiment.method.configured.smaller_model:
+    if experiment.method.name == SMALL_DENSE.name:
         uses = language_model_uses(small_dense(experiment, vocabulary), vocabulary)
         return total_flops(uses, [Stretch(words, {})], {}, sample, dense=(dense, words))
-    if experiment.method.configured.group_lasso:
+    if experiment.method.name == ISS.name:
         raise UserError(
             f"method {experiment.method.name}: how many units die is known only after a run; give its folder instead "
             "of a preset"
@@ -169,7 +169,7 @@ def _dense_share(experiment: Experiment, train_tokens: int) -> float:
     method = experiment.method.build()
     if method.signal is None:
         return 0.0
-    if method.signal.kept_by_optimizer and experiment.optimizer.name in WITH_MOMENTUM:
+    if method.signal.kept_by_optimizer and OPTIMIZERS[experiment.optimizer.name].momentum:
         return 1.0
     return _rewirings(experiment, train_tokens) / (experiment.epochs * _updates(experiment, train_tokens))
 

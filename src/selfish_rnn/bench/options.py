@@ -16,7 +16,8 @@ from selfish_rnn.errors import UserError
 
 Network = Literal["lstm", "rhn", "on-lstm"]
 Kind = Literal["step", "inference", "operators", "memory", "width"]
-Optimizer = Literal["sgd", "adam", "snt-asgd"]
+Optimizer = Literal["snt-asgd", "nt-asgd", "sgd", "momentum-sgd", "adam"]
+"""Names of the optimizers of experiments, here without importing torch."""
 
 NETWORKS = {"lstm": 1500, "rhn": 830, "on-lstm": 1150}
 """The networks, with the paper's hidden sizes."""

@@ -15,16 +15,12 @@ from selfish_rnn.bench.options import BenchOptions
 from selfish_rnn.bench.rivals import next_word, onednn
 from selfish_rnn.engine import pack
 from selfish_rnn.errors import UserError
+from selfish_rnn.experiment.optimizers import OPTIMIZERS
 from selfish_rnn.models import LanguageModel, OrderedNeuronsLSTM, RecurrentHighwayNetwork, StackedRNN, detach
-from selfish_rnn.optim import SNTASGD
+from selfish_rnn.optim import AveragedSGD
 from selfish_rnn.sparsifier import Sparsifier
 from selfish_rnn.sparsifier.deferred import deferred_init
-
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "sgd": torch.optim.SGD,
-    "adam": torch.optim.Adam,
-    "snt-asgd": SNTASGD,
-}
+from selfish_rnn.training.build import build_optimizer
 
 NO_DROPOUT: dict[str, Any] = dict.fromkeys((f"dropout_{place}" for place in ("word", "input", "hidden", "output")), 0.0)
 CLIP = 0.25
@@ -87,8 +83,10 @@ class Workload:
         The state is carried from call to call. ``model`` is another network than :meth:`model` makes.
         """
         model = self.model(engine) if model is None else model
-        optimizer = OPTIMIZERS[self.options.optimizer](model.train().parameters(), lr=LEARNING_RATE)
-        if isinstance(optimizer, SNTASGD):  # as in most of a run
+        section = {"name": self.options.optimizer, "lr": LEARNING_RATE, "weight_decay": 0.0}
+        settings = OPTIMIZERS[self.options.optimizer].settings.model_validate(section)
+        optimizer = build_optimizer(settings, model.train().parameters(), epochs=1, below=0.0)
+        if isinstance(optimizer, AveragedSGD):  # as in most of a run
             optimizer.start_averaging()
         batch = self.options.batch
         tokens, targets = self._tokens(2, self.options.window, batch)

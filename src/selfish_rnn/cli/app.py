@@ -92,9 +92,9 @@ def show(
 def methods() -> None:
     """Print the method table: what each method is composed of."""
     from selfish_rnn.cli.display import show_methods
-    from selfish_rnn.experiment.methods import CONFIGURED_METHODS
+    from selfish_rnn.experiment.methods import CONFIGURABLE_METHODS
 
-    show_methods(console, CONFIGURED_METHODS.values())
+    show_methods(console, CONFIGURABLE_METHODS.values())
 
 
 @app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

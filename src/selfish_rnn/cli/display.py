@@ -13,10 +13,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from selfish_rnn.experiment.methods import ConfiguredMethod
+from selfish_rnn.experiment.methods import method_row
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.runs.logs import tensorboard_installed
 from selfish_rnn.text import duration, plain_table, say
+from selfish_rnn.topology import Method
 from selfish_rnn.training.evaluation import perplexity
 from selfish_rnn.training.metrics import Listener, StepReport
 from selfish_rnn.training.records import EpochRecord
@@ -162,7 +163,7 @@ def show_start(console: Console, trainer: Trainer, folder: Path) -> None:
 
 def _method_text(experiment: Experiment) -> str:
     """The name of the method, and which of its parts were replaced."""
-    own, given = experiment.method.configured.method, experiment.method.build().part_names()
+    own, given = experiment.method.base, experiment.method.build().part_names()
     replaced = [f"{part}={given[part]}" for part, name in own.part_names().items() if given[part] != name]
     return f"{own.name} with {', '.join(replaced)}" if replaced else own.name
 
@@ -213,9 +214,9 @@ def show_next(console: Console, experiment: Experiment, folder: Path) -> None:
     say(console, f"  selfish-rnn train --config {config} {other}")
 
 
-def show_methods(console: Console, methods: Iterable[ConfiguredMethod]) -> None:
+def show_methods(console: Console, methods: Iterable[Method]) -> None:
     """The parts of each method, what they mean, and where it comes from."""
-    rows, width = [configured.row() for configured in methods], min(console.width, PAGE)
+    rows, width = [method_row(method) for method in methods], min(console.width, PAGE)
     table = plain_table()
     headings = ("method", "allocation", "removal", "pool", "growth", "redistribution")
     for heading in headings:

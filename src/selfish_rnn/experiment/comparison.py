@@ -9,6 +9,7 @@ from typing import Any
 
 from selfish_rnn.experiment.presets import Settings
 from selfish_rnn.experiment.settings import MAY_CHANGE, Experiment
+from selfish_rnn.sparsifier.iss import ISS
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> Settings:
@@ -44,7 +45,7 @@ def deciding(experiment: Experiment) -> Settings:
     """The settings that decide the result, with a method as the parts it is made of, whatever it is called."""
     settings: dict[str, Any] = experiment.model_dump(mode="json", exclude=set(MAY_CHANGE))
     method = settings["method"]
-    if method.pop("name") != "iss":
+    if method.pop("name") != ISS.name:
         method.pop("strength", None)
     return settings
 

@@ -14,7 +14,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from selfish_rnn.errors import UserError, nearest, shown, unknown
-from selfish_rnn.experiment.settings import MODEL_SETTINGS, OPTIMIZERS, Experiment, names_of
+from selfish_rnn.experiment.optimizers import OPTIMIZERS
+from selfish_rnn.experiment.sections import names_of
+from selfish_rnn.experiment.settings import MODEL_SETTINGS, Experiment
 
 _LONGEST = 2**20
 """Characters of a configuration file."""
@@ -214,14 +216,14 @@ def _as_section(value: Any) -> Settings:
 
 
 def _in_common(section: str, old: Settings, name: Any) -> Settings:
-    """The settings of a section that it keeps under another name."""
+    """Return the settings of a section that remain valid under another name."""
+    valid: set[str] = set()
     if section == "model" and name in list(MODEL_SETTINGS):
-        kept = set(MODEL_SETTINGS[name].model_fields)
-    elif section == "optimizer" and OPTIMIZERS.get(str(old.get("name"))) is OPTIMIZERS.get(str(name), Experiment):
-        kept = set(old)
-    else:
-        kept = set()
-    return {key: value for key, value in old.items() if key != "name" and key in kept}
+        valid = set(MODEL_SETTINGS[name].model_fields)
+    elif section == "optimizer" and {str(name), str(old.get("name"))} <= OPTIMIZERS.keys():
+        before, after = OPTIMIZERS[old["name"]], OPTIMIZERS[name]
+        valid = set(old) if before.settings is after.settings else set()
+    return {key: value for key, value in old.items() if key != "name" and key in valid}
 
 
 def _value(text: str) -> Any:

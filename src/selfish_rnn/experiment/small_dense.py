@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from selfish_rnn.experiment.methods import SMALL_DENSE
 from selfish_rnn.experiment.settings import Experiment, ModelSettings
 
 WIDTHS = ("embedding", "hidden", "hidden_last")
@@ -12,7 +13,7 @@ WIDTHS = ("embedding", "hidden", "hidden_last")
 
 def resolve_model(experiment: Experiment, vocabulary: int) -> Experiment:
     """The experiment as it is trained: with a smaller dense model, if that is what its method means."""
-    return small_dense(experiment, vocabulary) if experiment.method.configured.smaller_model else experiment
+    return small_dense(experiment, vocabulary) if experiment.method.name == SMALL_DENSE.name else experiment
 
 
 def small_dense(experiment: Experiment, vocabulary: int) -> Experiment:

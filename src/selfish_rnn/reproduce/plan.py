@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
+from selfish_rnn.experiment.optimizers import OPTIMIZERS
 from selfish_rnn.experiment.presets import Settings, build_experiment, read_preset, with_assignments
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.experiment.small_dense import resolve_model
@@ -14,8 +15,6 @@ from selfish_rnn.reproduce.case import DENSE, METHOD_WORDS, Case, Item
 from selfish_rnn.reproduce.paper.stages import CORE
 from selfish_rnn.reproduce.scales import Scale
 from selfish_rnn.reproduce.tuning import tuned_words
-
-AVERAGING = ("snt-asgd", "nt-asgd")
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class PlannedRun:
         preset, *changes = scale.networks[case.network]
         if case.method == "selfish" or case.method in METHOD_WORDS:
             changes += scale.selfish
-        averaging = case.optimizer in AVERAGING
+        averaging = OPTIMIZERS[case.optimizer].averages
         if not averaging:
             changes = [word for word in changes if not word.startswith(("optimizer.", "restart_at="))]
             if "restart_at" in _preset(preset):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from selfish_rnn.experiment.methods import CONFIGURED_METHODS
+from selfish_rnn.experiment.methods import CONFIGURABLE_METHODS
 from selfish_rnn.reproduce.case import Case
 
 TUNING_SEED = 11
@@ -179,10 +179,10 @@ GRIDS: tuple[Grid, ...] = (
 
 def start_of(case: Case) -> str:
     """Return the kind of start of a case: ``dense``, ``dense-92`` (another width), ``small-dense`` or ``sparse``."""
-    configured = CONFIGURED_METHODS.get(case.method)  # None: Selfish with another part, which starts sparse
+    method = CONFIGURABLE_METHODS.get(case.method)  # None: Selfish with another part, which starts sparse
     if case.method == "small-dense":
         return case.method
-    if configured is None or not configured.method.allocation.dense:
+    if method is None or not method.allocation.dense:
         return "sparse"
     widths = [word.partition("=")[2] for word in case.changes if word.startswith("model.hidden=")]
     return "-".join(["dense", *widths])

@@ -19,7 +19,8 @@ from selfish_rnn.engine.int8 import shipping
 from selfish_rnn.errors import UserError, shown
 from selfish_rnn.experiment.comparison import identity
 from selfish_rnn.experiment.presets import explain
-from selfish_rnn.experiment.settings import MODEL_SETTINGS, Count, ModelSettings, Section
+from selfish_rnn.experiment.sections import Count, Section
+from selfish_rnn.experiment.settings import MODEL_SETTINGS, ModelSettings
 from selfish_rnn.files import ForeignFileError, load_tensors, save_tensors
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.checkpoints import WRONG_CONTENT

@@ -1,1 +1,6 @@
 """Runtime: a model as a program that runs one step at a time, in Python, C and C++."""
+
+from selfish_rnn.runtime.cells import register_step
+from selfish_rnn.runtime.streaming import Stream, stream
+
+__all__ = ["Stream", "register_step", "stream"]

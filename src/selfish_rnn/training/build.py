@@ -4,51 +4,46 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import SGD, Adam, Optimizer
+from torch.optim import Optimizer
 
 from selfish_rnn.corpora import Corpus, unigram_perplexity
 from selfish_rnn.engine import pack
-from selfish_rnn.experiment.settings import AveragedSettings, Experiment, OptimizerSettings, epochs_before
+from selfish_rnn.experiment.optimizers import OPTIMIZERS, AveragedSettings, OptimizerSettings, epochs_before
+from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import LanguageModel
-from selfish_rnn.optim import NTASGD, SNTASGD, IterateAverage, NonMonotoneTrigger
+from selfish_rnn.optim import IterateAverage, NonMonotoneTrigger
 from selfish_rnn.sparsifier import SparseTraining, Sparsifier
 from selfish_rnn.sparsifier.deferred import deferred_init
-from selfish_rnn.sparsifier.iss import IntrinsicSparseStructures
+from selfish_rnn.sparsifier.iss import ISS, IntrinsicSparseStructures
 from selfish_rnn.training.ranks import Ranks, refuse_uneven_parts
 from selfish_rnn.training.windows import batched
 
 LEARNED = 0.9
 """Fraction of the unigram perplexity below which a network has learned from context."""
 
-_OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {
-    "snt-asgd": SNTASGD,
-    "nt-asgd": NTASGD,
-    "sgd": SGD,
-    "momentum-sgd": SGD,
-    "adam": Adam,
-}
-
 
 def build_optimizer(
     settings: OptimizerSettings, parameters: Iterable[nn.Parameter], epochs: int, below: float
 ) -> Optimizer:
-    """Return the optimizer that the settings name.
+    """Return the optimizer of the settings.
 
-    All settings except the rules of the learning rate are arguments of its constructor. Averaging optimizers also get
-    the epoch in which averaging starts, out of ``epochs``, or the validation loss that an epoch must be ``below`` to
-    count.
+    Args:
+        settings: name and arguments of the optimizer.
+        parameters: parameters that it updates.
+        epochs: number of epochs of the run, of which ``average_from`` may be a fraction.
+        below: validation loss below which epochs count for the trigger of averaging.
     """
     arguments = settings.model_dump(exclude={"name", "drop", "decay"})
     if isinstance(settings, AveragedSettings):
         start = settings.average_from
         arguments |= {"average_from": None if start is None else epochs_before(start, epochs), "below": below}
-    return _OPTIMIZERS[settings.name](parameters, **arguments)
+    return OPTIMIZERS[settings.name].build(parameters, **arguments)
 
 
 def learned_loss(corpus: Corpus) -> float:
@@ -201,7 +196,7 @@ def planned_rewirings(experiment: Experiment, rows: int) -> int:
 
 
 def _build_sparsifier(experiment: Experiment, model: LanguageModel, rewirings: int) -> SparseTraining:
-    if experiment.method.configured.group_lasso:
+    if experiment.method.name == ISS.name:
         return IntrinsicSparseStructures(model, strength=experiment.method.strength, exclude=model.dense_parameters)
     sparsifier = Sparsifier(
         model,
@@ -234,5 +229,5 @@ def check_before_training(experiment: Experiment, corpus: Corpus) -> None:
     batched(corpus.valid, experiment.valid_batch_size, "valid_batch_size")
     batched(corpus.test, experiment.test_batch_size, "test_batch_size")
     model = experiment.model.outline(len(corpus.vocabulary))
-    if experiment.method.configured.group_lasso:
+    if experiment.method.name == ISS.name:
         model.unit_layers()

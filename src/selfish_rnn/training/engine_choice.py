@@ -11,6 +11,7 @@ import torch
 
 from selfish_rnn.engine import available
 from selfish_rnn.errors import UserError
+from selfish_rnn.experiment.optimizers import OPTIMIZERS
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.sparsifier.selection import unpackable
 from selfish_rnn.system import available_memory, give_back_freed_memory
@@ -79,12 +80,12 @@ def needed_memory(experiment: Experiment, vocabulary: int, engine: str) -> int:
     """How many bytes training takes at least: weights, gradients, what the optimizer remembers of each; the scores of
     all words where they are made whole."""
     sparse, others = experiment.model.sizes(vocabulary)
-    remembered = {"snt-asgd": 8, "nt-asgd": 4, "adam": 8, "momentum-sgd": 4}.get(experiment.optimizer.name, 0)
-    remembered += sum(8 if average.kind == "snt" else 4 for average in experiment.averages)
+    state = OPTIMIZERS[experiment.optimizer.name].state_bytes
+    state += sum(8 if average.kind == "snt" else 4 for average in experiment.averages)
     if engine == "packed":  # 4 bytes of an index for each weight
-        return int((1 - experiment.sparsity) * sparse) * (12 + remembered) + others * (8 + remembered)
+        return int((1 - experiment.sparsity) * sparse) * (12 + state) + others * (8 + state)
     words = experiment.window * experiment.batch_size // experiment.sub_batches
-    return (sparse + others) * (8 + remembered) + 2 * 4 * words * vocabulary
+    return (sparse + others) * (8 + state) + 2 * 4 * words * vocabulary
 
 
 def _choose(experiment: Experiment, vocabulary: int) -> EngineChoice:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from selfish_rnn.corpora import Corpus, Vocabulary
 from selfish_rnn.errors import UserError, shown
-from selfish_rnn.experiment.settings import LARGEST_SEED, Count, Experiment, Section
+from selfish_rnn.experiment.sections import LARGEST_SEED, Count, Section
+from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import LanguageModel, detach
 from selfish_rnn.runtime.next_word import choose
 from selfish_rnn.training.ranks import ALONE, Ranks
