@@ -423,3 +423,6 @@ class PackedSparseWeight(SparseWeight):
 
     def collected_gradient(self) -> Tensor:
         return dense_gradients.dense_gradient(self.packed)
+
+    def collected_gradient_at(self, positions: Tensor) -> Tensor:
+        return dense_gradients.gradient_at(self.packed, positions)

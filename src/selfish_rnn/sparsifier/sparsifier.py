@@ -34,9 +34,11 @@ from selfish_rnn.sparsifier.start import (
     with_allocation,
     without_narrow,
 )
+from selfish_rnn.sparsifier.units import Granularity, views_of
 from selfish_rnn.sparsifier.weights import SparseWeight
-from selfish_rnn.topology import Allocation, Method, Rewiring, Schedule, prune, rewire
+from selfish_rnn.topology import Allocation, Method, Rewiring, Schedule, Topology, prune, rewire
 from selfish_rnn.topology.methods import find_method, find_part
+from selfish_rnn.topology.rewiring import PruneCount
 
 
 @dataclass(frozen=True)
@@ -66,12 +68,15 @@ class Plan:
                 "rewirings in the run (the number of epochs if you call rewire() after each)"
             )
 
+    def progress(self, rewiring: int) -> float:
+        """Return the fraction of the run at a rewiring, counted from 1; 0 if the run has no known end."""
+        return 0.0 if self.rewirings is None else min(rewiring / self.rewirings, 1.0)
+
     def rate(self, rewiring: int) -> float:
         """The fraction of weights that a rewiring, from 1 on, removes and grows."""
         if not self.method.rewires:
             return 0.0
-        progress = 0.0 if self.rewirings is None else min(rewiring / self.rewirings, 1.0)
-        return self.schedule.rate(progress, self.prune_rate)
+        return self.schedule.rate(self.progress(rewiring), self.prune_rate)
 
     def due(self, step: int) -> bool:
         """Whether a rewiring follows a step by itself."""
@@ -196,6 +201,11 @@ class TopologyKeeper(SparseTraining):
             weight.forget_deleted()
 
 
+def _total(count: PruneCount) -> int:
+    """Return the number of units of a matrix whose gates may have numbers of their own."""
+    return count if isinstance(count, int) else sum(count)
+
+
 STATE_KEYS = ("rewirings_done", "steps_done", "last_rewired_fraction", "parts", "generator", "shapes", "masks")
 
 
@@ -237,6 +247,12 @@ class Sparsifier(TopologyKeeper):
             of modules. Default: all weights of torch's recurrent modules, cells, ``nn.Linear``, ``nn.Embedding`` and
             of registered cells.
         exclude: not these.
+        granularity: the unit that is removed and grown: ``"1x1"`` for single weights, or blocks of rows x columns such
+            as ``"8x4"``. The rows of every gate and the columns must be multiples of it. Sparsity, allocation and
+            budgets then count blocks, and a block has the mean square of its weights as score. A mapping gives
+            granularities by patterns of names, as in ``include``.
+        keep_diagonal: always keep the diagonals of the gates of recurrent matrices, in addition to the budget.
+            ``True`` for all matrices named ``weight_hh`` or ``recurrent``, or patterns of names.
         min_side: matrices with fewer rows or columns than this stay dense, as if excluded, because a narrow sparse
             matrix cuts units off. The rule does not apply where ``include``, ``masks`` or a mapping for ``sparsity``
             name the weights, nor to a model of narrow matrices only; 1 makes every matrix sparse, as in the paper.
@@ -267,6 +283,8 @@ class Sparsifier(TopologyKeeper):
         rewire_every: int | None = None,
         include: Selector | Sequence[Selector] | None = None,
         exclude: Selector | Sequence[Selector] = (),
+        granularity: Granularity | Mapping[str, Granularity] = "1x1",
+        keep_diagonal: bool | str | Sequence[str] = False,
         min_side: int = MIN_SIDE,
         rescale: bool | None = None,
         topology: Literal["random", "nonzero"] = "random",
@@ -289,15 +307,17 @@ class Sparsifier(TopologyKeeper):
                 chosen, narrow = without_narrow(model, chosen, min_side, existing=topology == "nonzero")
             warn_of_dense(model, chosen, exclude)
         refuse_second_listener(model, {id(each.parameter): each.name for each in chosen})
+        views = views_of(chosen, granularity, keep_diagonal, self.method)
         budgets: list[WeightBudget] | None = None
         if isinstance(sparsity, Mapping):
-            budgets = weight_budgets(model, chosen, sparsity)
-            sparsity = 1 - sum(each.count for each in budgets) / sum(each.size for each in chosen)
+            budgets = weight_budgets(model, chosen, views, sparsity)
+            sparsity = 1 - sum(each.count for each in budgets) / sum(each.size for each in budgets)
         self._rewired = [number for number in range(len(chosen)) if budgets is None or not budgets[number].stays_dense]
         self._left_full = sum(each.size for number, each in enumerate(chosen) if number not in self._rewired)
-        self._matrices = Matrices(model, [chosen[number] for number in self._rewired], self.method.pool)
+        rewired = [chosen[number] for number in self._rewired]
+        self._matrices = Matrices(model, rewired, [views[number] for number in self._rewired], self.method.pool)
         topologies, self._topology_given = starting_topologies(
-            chosen, self._matrices, self.method, sparsity, budgets, allocation, topology, masks, self._generator
+            chosen, views, self._matrices, self.method, sparsity, budgets, allocation, topology, masks, self._generator
         )
         if sparsity is None:
             sparsity = 1 - sum(each.count for each in topologies) / sum(each.size for each in topologies)
@@ -340,30 +360,56 @@ class Sparsifier(TopologyKeeper):
 
     @property
     def target_weights(self) -> int:
-        """How many should: always the same number, but for a method that prunes a dense network step by step."""
-        return self._target_after(self.rewirings_done)
+        """Number of weights that the method promises.
 
-    def _target_after(self, rewirings: int) -> int:
-        return self._left_full + sum(self._counts_after(rewirings))
-
-    def _counts_after(self, rewirings: int) -> list[int]:
-        if not self.method.prunes:
-            return self._counts
+        It is always the same, but for a method that prunes, and for blocks with a kept diagonal: there the number of
+        blocks is the same.
+        """
         matrices = self._matrices.of(self._rewired_weights)
+        missing = zip(matrices, self._counts_after(self.rewirings_done), strict=True)
+        return self.active_weights + sum(
+            (_total(count) - matrix.count) * matrix.views[0].unit_size for matrix, count in missing
+        )
+
+    def _units_after(self, rewirings: int) -> int:
+        """Return the number of units of all rewired matrices after a number of rewirings."""
+        return sum(map(_total, self._counts_after(rewirings)))
+
+    def _counts_after(self, rewirings: int) -> list[PruneCount]:
+        if not self.method.prunes:
+            return [*self._counts]
+        matrices = self._matrices.of(self._rewired_weights)
+        counts: list[PruneCount] = []
         if self._budgets is None:
-            counts = self.method.counts(self._matrices.shapes, self.sparsity, rewirings, self.rewirings)
+            counts += self.method.counts(self._matrices.shapes, self.sparsity, rewirings, self.rewirings)
         else:
-            final = {each.chosen.name: each.count for each in self._budgets}
-            counts = []
-            for shape, matrix in zip(self._matrices.shapes, matrices, strict=True):
-                sparsity = 1 - sum(final[part.name] for part in matrix.parts) / math.prod(shape)
-                counts += self.method.counts([shape], sparsity, rewirings, self.rewirings)
+            budgets = {each.chosen.name: each for each in self._budgets}
+            for matrix in matrices:
+                final = [budgets[part.name] for part in matrix.parts]
+                counts.append(self._pruned_to(matrix.units, final, rewirings))
+        if self.method.pruning is not None and self.method.pruning.network:
+            return counts
         return [each.count if each.frozen else count for each, count in zip(matrices, counts, strict=True)]
+
+    def _pruned_to(self, units: Topology, final: Sequence[WeightBudget], rewirings: int) -> PruneCount:
+        """Return the number of units of a matrix with a budget of its own, or of each of its gates."""
+        if not any(budget.by_gate for budget in final):
+            sparsity = 1 - sum(budget.count for budget in final) / units.size
+            return self.method.counts([units.shape], sparsity, rewirings, self.rewirings)[0]
+        counts: list[int] = []
+        for budget in final:
+            shapes = [(rows, units.size // units.shape[0]) for rows in budget.view.units.gates.sizes]
+            if not budget.by_gate:
+                shapes = [budget.view.units.shape]
+            for shape, count in zip(shapes, budget.counts, strict=True):
+                sparsity = 1 - count / math.prod(shape)
+                counts += self.method.counts([shape], sparsity, rewirings, self.rewirings)
+        return counts
 
     @property
     def at_target(self) -> bool:
         """Whether the network is as sparse as it is to be; a method that prunes comes to that late in the run."""
-        return self.target_weights == self._target_after(self.rewirings or 0)
+        return self._units_after(self.rewirings_done) == self._units_after(self.rewirings or 0)
 
     @property
     def rewirings(self) -> int | None:
@@ -415,17 +461,28 @@ class Sparsifier(TopologyKeeper):
         if matrices and (self.method.prunes or rate > 0):
             before, rewirings = self.active_weights, self._rewirings(matrices, rate)
             optimizers = [each for each in self._optimizers if not self._scores.is_momentum_of(each)]
-            removed = rewire_matrices(matrices, rewirings, optimizers, self._scores.in_momentum())
+            entries = [matrix for matrix, _ in matrices]
+            removed = rewire_matrices(entries, rewirings, optimizers, self._scores.in_momentum())
             self.last_rewired_fraction = removed / before
         self._scores.clear()
 
-    def _rewirings(self, matrices: Sequence[Matrix | Layer], rate: float) -> Iterator[Rewiring]:
-        network = [partial(matrix.existing, self._scores.score) for matrix in matrices]
-        if not self.method.prunes:
-            return rewire(self.method, network, rate, self._generator, self._part_state)
-        every, counts = self._matrices.of(self._rewired_weights), self._counts_after(self.rewirings_done)
-        thawed = [count for matrix, count in zip(every, counts, strict=True) if not matrix.frozen]
-        return prune(self.method, network, thawed, self._generator)
+    def _rewirings(self, matrices: Sequence[tuple[Matrix | Layer, list[int]]], rate: float) -> Iterator[Rewiring]:
+        """Return the rewirings of matrices or layers, each of which comes with the indices of its matrices."""
+        network = [partial(matrix.existing, self._scores) for matrix, _ in matrices]
+        progress = self._plan.progress(self.rewirings_done)
+        counts = self._prune_counts([members for _, members in matrices]) if self.method.prunes else None
+        if counts is not None and not self.method.rewires:
+            return prune(self.method, network, counts, self._generator, progress)
+        return rewire(self.method, network, rate, self._generator, self._part_state, counts, progress)
+
+    def _prune_counts(self, members: Sequence[list[int]]) -> list[PruneCount]:
+        """Return the numbers of units that matrices or layers are pruned to."""
+        counts = self._counts_after(self.rewirings_done)
+        if self.method.pruning is not None and self.method.pruning.network:
+            # Only the sum is binding. Frozen matrices have their share of it, whatever they have.
+            frozen = sum(matrix.count for matrix in self._matrices.of(self._rewired_weights) if matrix.frozen)
+            return [sum(map(_total, counts)) - frozen, *[0] * (len(members) - 1)]
+        return [counts[own[0]] if len(own) == 1 else sum(_total(counts[index]) for index in own) for own in members]
 
     def on_step(self, optimizer: Optimizer, held: Sequence[int]) -> None:
         super().on_step(optimizer, held)
@@ -515,10 +572,11 @@ class Sparsifier(TopologyKeeper):
                     "model with the sparsity that the saved run had"
                 )
         own, self.rewirings = self.rewirings, saved_rewirings(state, self.rewirings)
-        count = sum(topology.count for topology in topologies)
-        promised = self._target_after(state["rewirings_done"])
+        own_counts = self._matrices.counts([topologies[number] for number in self._rewired])
+        count = self._left_full + sum(own_counts)
+        promised = self._left_full + self._units_after(state["rewirings_done"])
         if self._topology_given:  # weights that have just grown were not counted among the non-zeros
-            self._counts = self._matrices.counts([topologies[number] for number in self._rewired])
+            self._counts = own_counts
         elif count != promised:
             self.rewirings = own
             raise ValueError(f"the saved topology has {count} weights, this sparsifier's settings give {promised}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,10 +17,10 @@ from selfish_rnn.sparsifier.deferred import is_deferred
 from selfish_rnn.sparsifier.rewiring import Matrices
 from selfish_rnn.sparsifier.selection import Chosen, joined_gates, matches_name, unpackable
 from selfish_rnn.sparsifier.weights import SparseWeight, StoredWeight
-from selfish_rnn.topology import Allocation, Method, Topology
+from selfish_rnn.topology import Allocation, GateLayout, Method, Topology, View
 from selfish_rnn.topology.allocation import budget
 from selfish_rnn.topology.methods import find_part
-from selfish_rnn.topology.sampling import sample
+from selfish_rnn.topology.topology import rows_as
 
 GateSparsities: TypeAlias = Mapping[str, float]
 """Sparsity of every gate of a matrix, by its name."""
@@ -39,9 +39,10 @@ def check_sparsity(value: object, name: str = "sparsity") -> None:
 
 @dataclass(frozen=True)
 class WeightBudget:
-    """Number of weights in each gate of a matrix, or in the whole of it."""
+    """Number of units in each gate of a matrix, or in the whole of it."""
 
     chosen: Chosen
+    view: View
     counts: tuple[int, ...]
     by_gate: bool
 
@@ -50,27 +51,35 @@ class WeightBudget:
         return sum(self.counts)
 
     @property
+    def size(self) -> int:
+        """Number of units that the matrix has room for."""
+        return self.view.units.size
+
+    @property
     def stays_dense(self) -> bool:
-        return self.count == self.chosen.size
+        return self.count == self.size
 
     def full(self) -> WeightBudget:
-        """Return the budget of a matrix in which every position exists."""
-        return WeightBudget(self.chosen, (self.chosen.size,), False)
+        """Return the budget of a matrix in which every unit exists."""
+        return WeightBudget(self.chosen, self.view, (self.size,), False)
 
-    def random_topology(self, generator: torch.Generator) -> Topology:
-        """Draw positions uniformly from the matrix, or from each of its gates."""
-        shape, gates = self.chosen.shape, self.chosen.gates
+    def random_topology(self, allocation: Allocation, generator: torch.Generator) -> Topology:
+        """Draw units from the matrix, or from each of its gates."""
+        units = self.view.units
         if not self.by_gate:
-            return Topology.random(shape, gates, self.count, generator)
-        columns = self.chosen.size // shape[0]
+            return self.view.expand(allocation.draw(units.shape, units.gates, self.count, generator))
+        columns = units.size // units.shape[0]
         positions = [
-            sample((stop - start) * columns, count, generator) + start * columns
-            for (_, start, stop), count in zip(gates.row_ranges(), self.counts, strict=True)
+            allocation.draw((rows, columns), GateLayout.single(rows), count, generator).positions + first * columns
+            for (_, first, stop), count in zip(units.gates.row_ranges(), self.counts, strict=True)
+            for rows in [stop - first]
         ]
-        return Topology(shape, gates, torch.cat(positions))
+        return self.view.expand(replace(units, positions=torch.cat(positions)))
 
 
-def weight_budgets(model: nn.Module, chosen: Sequence[Chosen], sparsities: NamedSparsities) -> list[WeightBudget]:
+def weight_budgets(
+    model: nn.Module, chosen: Sequence[Chosen], views: Sequence[View], sparsities: NamedSparsities
+) -> list[WeightBudget]:
     """Return the budget of every weight.
 
     Raises:
@@ -106,13 +115,16 @@ def weight_budgets(model: nn.Module, chosen: Sequence[Chosen], sparsities: Named
                 f"the sparsity of {pattern!r} applies to no weight, because later patterns match all of its weights: "
                 "put general patterns first"
             )
-    return [_weight_budget(each, patterns[each.name], sparsities[patterns[each.name]]) for each in chosen]
+    return [
+        _weight_budget(each, view, patterns[each.name], sparsities[patterns[each.name]])
+        for each, view in zip(chosen, views, strict=True)
+    ]
 
 
-def _weight_budget(chosen: Chosen, pattern: str, sparsity: float | GateSparsities) -> WeightBudget:
+def _weight_budget(chosen: Chosen, view: View, pattern: str, sparsity: float | GateSparsities) -> WeightBudget:
     if not isinstance(sparsity, Mapping):
         check_sparsity(sparsity, f"the sparsity of {pattern!r}")
-        return WeightBudget(chosen, (budget([chosen.shape], 1 - float(sparsity)),), False)
+        return WeightBudget(chosen, view, (budget([view.units.shape], 1 - float(sparsity)),), False)
     names = chosen.gates.names
     if len(names) == 1:
         raise ValueError(f"{chosen.name} has no gates: give it one sparsity, not one for {', '.join(sparsity)}")
@@ -123,10 +135,11 @@ def _weight_budget(chosen: Chosen, pattern: str, sparsity: float | GateSparsitie
             f"{differing[0]!r} is {'missing' if differing[0] in names else 'no gate of it'}"
         )
     counts = []
-    for name, rows in zip(names, chosen.gates.sizes, strict=True):
+    units = view.units
+    for name, rows in zip(names, units.gates.sizes, strict=True):
         check_sparsity(sparsity[name], f"the sparsity of {pattern!r}, gate {name!r},")
-        counts.append(budget([(rows, chosen.size // chosen.shape[0])], 1 - float(sparsity[name])))
-    return WeightBudget(chosen, tuple(counts), True)
+        counts.append(budget([(rows, units.size // units.shape[0])], 1 - float(sparsity[name])))
+    return WeightBudget(chosen, view, tuple(counts), True)
 
 
 MIN_SIDE = 16
@@ -275,6 +288,7 @@ def with_allocation(method: Method, allocation: Allocation | str | None) -> Meth
 
 def starting_topologies(
     chosen: Sequence[Chosen],
+    views: Sequence[View],
     matrices: Matrices,
     method: Method,
     sparsity: float | None,
@@ -294,25 +308,27 @@ def starting_topologies(
             raise ValueError(
                 f"{argument} divides the weights over matrices without a topology; these have one: leave it out"
             )
-        return _existing(chosen, masks, sparsity), True
+        found = _existing(chosen, masks, sparsity)
+        for each, view, given in zip(chosen, views, found, strict=True):
+            try:
+                view.unit_topology(given)
+            except ValueError as error:
+                raise ValueError(f"{each.name}: {error}; choose the granularity that it was made with") from None
+        return found, True
     if sparsity is None:
         raise ValueError('sparsity= is needed, or topology="nonzero" or masks=, which have one already')
     _warn_of_zeros(chosen)
     if budgets is not None:
         if method.allocation.dense:
-            budgets = [_pruned_as_a_whole(each, method).full() for each in budgets]
-        return [each.random_topology(generator) for each in budgets], False
-    counts = method.allocation.counts(matrices.shapes, 1 - sparsity)
-    return matrices.random_topologies(chosen, counts, generator), False
-
-
-def _pruned_as_a_whole(each: WeightBudget, method: Method) -> WeightBudget:
-    if each.by_gate:
-        raise ValueError(
-            f"method {method.name!r} prunes whole matrices and cannot give every gate its own sparsity: give "
-            f"{each.chosen.name} one number"
-        )
-    return each
+            budgets = [each.full() for each in budgets]
+        elif method.prunes:
+            raise ValueError(
+                f"method {method.name!r} starts less sparse than it ends, and cannot give every matrix its own "
+                "sparsity: give one number"
+            )
+        return [each.random_topology(method.allocation, generator) for each in budgets], False
+    counts = method.counts(matrices.shapes, sparsity, 0, None)
+    return matrices.random_topologies(method.allocation, counts, generator), False
 
 
 @torch.no_grad()
@@ -320,8 +336,9 @@ def rescale_(parameter: Tensor, topology: Topology, density: float, budget: Weig
     """Divide weights by the square root of the density of their matrix, or of what their own budget is about."""
     if budget is not None and budget.by_gate:
         densities = topology.gate_densities()
-        for name, start, stop in topology.gates.row_ranges():
-            parameter[start:stop].div_(math.sqrt(densities[name]))
+        scales = [1 / math.sqrt(densities[name]) for name in topology.gates.names]
+        of_row = torch.repeat_interleave(torch.tensor(scales), torch.tensor(topology.gates.sizes))
+        parameter.mul_(rows_as(of_row, topology).to(parameter.device, parameter.dtype))
     else:
         parameter.div_(math.sqrt(density if budget is None else topology.density))
 

@@ -150,6 +150,12 @@ class Method:
         return self.pruning is not None
 
     @property
+    def moves_between_matrices(self) -> bool:
+        """Whether a matrix may gain weights that another one loses, other than those of its layer."""
+        over_network = self.pool.network or self.redistribution.counts is not None
+        return (self.rewires and over_network) or (self.pruning is not None and self.pruning.network)
+
+    @property
     def stays_dense(self) -> bool:
         """Whether every weight exists throughout the run."""
         return self.allocation.dense and not self.prunes

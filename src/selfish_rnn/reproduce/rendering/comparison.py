@@ -43,7 +43,9 @@ def _row(opponent: Opponent) -> list[str]:
 def _numbers(results: Sequence[Result]) -> list[str]:
     if not results:
         return [EMPTY, EMPTY, EMPTY, "0"]
-    perplexities = (spread([result.summary[f"{split}_perplexity"] for result in results]) for split in ("valid", "test"))
+    perplexities = (
+        spread([result.summary[f"{split}_perplexity"] for result in results]) for split in ("valid", "test")
+    )
     return [*perplexities, f"{results[0].summary['active_weights']:,}", str(len(results))]
 
 
