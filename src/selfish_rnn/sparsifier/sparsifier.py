@@ -206,6 +206,16 @@ def _total(count: PruneCount) -> int:
     return count if isinstance(count, int) else sum(count)
 
 
+def _over_network(matrices: Sequence[Matrix], total: int) -> list[PruneCount]:
+    """Divide a number of units of which only the sum is binding; frozen matrices have what they have."""
+    frozen = [matrix.count if matrix.frozen else 0 for matrix in matrices]
+    thawed = [index for index, matrix in enumerate(matrices) if not matrix.frozen]
+    counts: list[PruneCount] = [count or 1 for count in frozen]
+    if thawed:
+        counts[thawed[0]] = max(total - sum(frozen) - (len(thawed) - 1), 1)
+    return counts
+
+
 STATE_KEYS = ("rewirings_done", "steps_done", "last_rewired_fraction", "parts", "generator", "shapes", "masks")
 
 
@@ -388,7 +398,7 @@ class Sparsifier(TopologyKeeper):
                 final = [budgets[part.name] for part in matrix.parts]
                 counts.append(self._pruned_to(matrix.units, final, rewirings))
         if self.method.pruning is not None and self.method.pruning.network:
-            return counts
+            return _over_network(matrices, sum(map(_total, counts)))
         return [each.count if each.frozen else count for each, count in zip(matrices, counts, strict=True)]
 
     def _pruned_to(self, units: Topology, final: Sequence[WeightBudget], rewirings: int) -> PruneCount:
@@ -398,7 +408,9 @@ class Sparsifier(TopologyKeeper):
             return self.method.counts([units.shape], sparsity, rewirings, self.rewirings)[0]
         counts: list[int] = []
         for budget in final:
-            shapes = [(rows, units.size // units.shape[0]) for rows in budget.view.units.gates.sizes]
+            shapes: list[tuple[int, ...]] = [
+                (rows, units.size // units.shape[0]) for rows in budget.view.units.gates.sizes
+            ]
             if not budget.by_gate:
                 shapes = [budget.view.units.shape]
             for shape, count in zip(shapes, budget.counts, strict=True):
@@ -478,10 +490,6 @@ class Sparsifier(TopologyKeeper):
     def _prune_counts(self, members: Sequence[list[int]]) -> list[PruneCount]:
         """Return the numbers of units that matrices or layers are pruned to."""
         counts = self._counts_after(self.rewirings_done)
-        if self.method.pruning is not None and self.method.pruning.network:
-            # Only the sum is binding. Frozen matrices have their share of it, whatever they have.
-            frozen = sum(matrix.count for matrix in self._matrices.of(self._rewired_weights) if matrix.frozen)
-            return [sum(map(_total, counts)) - frozen, *[0] * (len(members) - 1)]
         return [counts[own[0]] if len(own) == 1 else sum(_total(counts[index]) for index in own) for own in members]
 
     def on_step(self, optimizer: Optimizer, held: Sequence[int]) -> None:
@@ -531,10 +539,11 @@ class Sparsifier(TopologyKeeper):
     def state_dict(self) -> dict[str, Any]:
         """Topology, random generator and progress; masks as bits, or as positions where these are smaller.
 
-        Dense gradients that wait for a rewiring, too.
+        Gradients that a rewiring will use, too.
         """
         occasional = {
             "gradients": {weight.name: weight.collected_gradient() for weight in self.weights if weight.has_gradient},
+            "weight_gradients": self._weight_gradients() if self.method.uses_weight_gradients else {},
             "gradients_in_momentum": self._scores.in_momentum() if self._scores.by_momentum else None,
             "manual_updates": self._manual_updates.state(self.hooked_parameters),
         }
@@ -550,6 +559,11 @@ class Sparsifier(TopologyKeeper):
             "shapes": {weight.name: list(weight.shape) for weight in self.weights},
             "masks": {weight.name: weight.topology.to_saved() for weight in self.weights},
         }
+
+    def _weight_gradients(self) -> dict[str, Tensor]:
+        """Return the gradients of existing weights by name, in the order of their positions."""
+        gradients = ((weight, weight.parameter.grad) for weight in self.weights)
+        return {weight.name: weight.gather(gradient) for weight, gradient in gradients if gradient is not None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a saved topology; it must be of the same matrices with the same number of weights.
@@ -599,6 +613,9 @@ class Sparsifier(TopologyKeeper):
             weight.forget_gradient()
             if weight.name in state.get("gradients", {}):
                 weight.take_gradient(state["gradients"][weight.name])
+            if weight.name in state.get("weight_gradients", {}):
+                gradient = weight.scatter(state["weight_gradients"][weight.name])
+                weight.parameter.grad = gradient.to(weight.parameter.device, weight.parameter.dtype)
         self._await_rewiring()
 
     # Looking

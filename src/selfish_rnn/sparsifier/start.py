@@ -336,6 +336,10 @@ def rescale_(parameter: Tensor, topology: Topology, density: float, budget: Weig
     """Divide weights by the square root of the density of their matrix, or of what their own budget is about."""
     if budget is not None and budget.by_gate:
         densities = topology.gate_densities()
+        if topology.gates.axes == (0,):
+            for name, start, stop in topology.gates.row_ranges():
+                parameter[start:stop].div_(math.sqrt(densities[name]))
+            return
         scales = [1 / math.sqrt(densities[name]) for name in topology.gates.names]
         of_row = torch.repeat_interleave(torch.tensor(scales), torch.tensor(topology.gates.sizes))
         parameter.mul_(rows_as(of_row, topology).to(parameter.device, parameter.dtype))

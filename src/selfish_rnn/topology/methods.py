@@ -168,9 +168,14 @@ class Method:
     @property
     def uses_gradients(self) -> bool:
         """Whether a rewiring uses gradients of the last backward pass, of existing weights or of other positions."""
-        return self.signal is not None or (
-            self.removal is not None and (self.removal.gradients or (self.rewires and self.redistribution.gradients))
-        )
+        return self.signal is not None or self.uses_weight_gradients
+
+    @property
+    def uses_weight_gradients(self) -> bool:
+        """Whether a rewiring uses the gradients of the existing weights in the last backward pass."""
+        if self.removal is None:
+            return False
+        return self.removal.gradients or (self.rewires and self.redistribution.gradients)
 
     @property
     def sparse_backward(self) -> bool:
