@@ -7,6 +7,7 @@ import math
 import random
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,8 @@ class Recorder(Listener):
         self.pauses.append(trainer.state.step)
 
     def on_best(self, trainer: Trainer) -> None:
-        self.bests.append({name: tensor.clone() for name, tensor in trainer.weights().items()})
+        saved = trainer.weights()
+        self.bests.append(replace(saved, tensors={name: tensor.clone() for name, tensor in saved.tensors.items()}))
 
     def on_epoch(self, record: EpochRecord) -> None:
         self.epochs.append(record)

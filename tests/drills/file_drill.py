@@ -250,7 +250,7 @@ def _edit_tensor(chosen: random.Random, tensors: dict[str, torch.Tensor]) -> Non
             {name: torch.full_like(tensor, chosen.choice((0, -128 if tensor.dtype == torch.int8 else 255)))}
         ),
         lambda: tensors.update({name: torch.full(tensor.shape, torch.nan)}),
-        lambda: tensors.update({f"{name}.mask": torch.zeros(3, dtype=torch.uint8)}),
+        lambda: tensors.update({f"{name}.bits": torch.zeros(3, dtype=torch.uint8)}),
         lambda: tensors.update({"x": tensor}),
         lambda: tensors.update({name: torch.cat([tensor, tensor])}) if tensor.ndim else None,
         lambda: tensors.update({name: _with_another_number(chosen, tensor)}),

@@ -19,7 +19,7 @@ def train_and_tell(self: Trainer) -> None:
         "weights": self.sparsifier.active_weights,
         "budget": self.sparsifier.target_weights,
         "topologies": {name: zlib.crc32(mask.numpy().tobytes()) for name, mask in self.sparsifier.masks().items()},
-        "parameters": {name: zlib.crc32(tensor.numpy().tobytes()) for name, tensor in self.weights().items()},
+        "parameters": {name: zlib.crc32(tensor.numpy().tobytes()) for name, tensor in self.weights().tensors.items()},
     }
     (Path(os.environ["DRILL_REPORTS"]) / f"{os.environ['RANK']}.json").write_text(json.dumps(report))
 

@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,10 +24,12 @@ from packed_cases import (
     seeds,
     topology,
 )
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from selfish_rnn import Sparsifier
-from selfish_rnn.engine import PackedLSTM, PackedWeight, functional, library, pack
+from selfish_rnn.engine import PackedWeight, functional, library, pack
+from selfish_rnn.topology.layout import read_sparse, stored_keys
 
 pytestmark = needs_kernels
 
@@ -187,9 +190,9 @@ def test_loading_another_topology(before: float, after: float, seed: int) -> Non
 
 def test_a_saved_tensor_may_lie_anywhere_in_memory() -> None:
     weight = packed(30, 40, 0.3, 0)
-    index, values = weight.index, weight.values.detach()
+    bits, values = weight.state_dict()["bits"], weight.state_dict()["values"]
     state = {
-        "index": torch.zeros(2 * len(index) + 1, dtype=torch.uint8)[1::2].copy_(index),
+        "bits": torch.zeros(2 * len(bits) + 1, dtype=torch.uint8)[1::2].copy_(bits),
         "values": torch.zeros(2 * len(values))[::2].copy_(values),
     }
     for assign in (False, True):
@@ -208,19 +211,18 @@ def test_a_saved_tensor_may_lie_anywhere_in_memory() -> None:
         pytest.param(20, 1.0, marks=pytest.mark.slow),
     ],
 )
-def test_a_damaged_index_is_refused_or_harmless(rows: int, density: float) -> None:
+def test_a_copy_with_a_damaged_index_is_refused_or_harmless(rows: int, density: float) -> None:
     weight = packed(rows, 70, density, 2)
     refused = 0
     for index in byte_indices(weight.index):
-        loaded = PackedWeight(weight.shape, NONE)
+        copied = with_index(weight.shape, index, weight.values)
         try:
-            loaded.load_state_dict({"index": index, "values": weight.values})
-        except RuntimeError as error:
-            assert "index is" in str(error)  # noqa: PT017
+            copied.sorted()
+        except ValueError as error:
+            assert "the index of a packed weight is damaged" in str(error)  # noqa: PT017
             refused += 1
-            assert loaded.count == 0
         else:
-            assert_consistent(loaded)
+            assert_consistent(copied)
     assert refused > 200
 
 
@@ -242,51 +244,90 @@ def test_a_weight_right_behind_the_last_row_or_column_is_refused(
         setattr(header, side, getattr(header, side) - 1)
         if side == "rows":  # where the last tile of rows ends
             index[header.offset[0] + 4 * header.row_tiles :][:4].view(torch.int32)[0] -= 1
-        loaded = PackedWeight(smaller, NONE)
+        copied = with_index(smaller, index, weight.values)
         if last:
-            with pytest.raises(RuntimeError, match="index is damaged"):
-                loaded.load_state_dict({"index": index, "values": weight.values})
+            with pytest.raises(ValueError, match="index of a packed weight is damaged"):
+                copied.to_dense()
         else:
-            loaded.load_state_dict({"index": index, "values": weight.values})
-            assert torch.equal(loaded.to_dense(), dense[: smaller[0], : smaller[1]])
+            assert torch.equal(copied.to_dense(), dense[: smaller[0], : smaller[1]])
 
 
 @pytest.mark.parametrize("length", [0, 8, 151, 152, 500])
 def test_an_index_that_is_cut_off_is_refused(length: int) -> None:
     weight = packed(20, 70, 0.3, 2)
-    with pytest.raises(RuntimeError, match="index is damaged"):
-        weight.load_state_dict({"index": weight.index[:length].clone(), "values": weight.values})
     longer = torch.cat([weight.index, weight.index.new_zeros(64)])
-    with pytest.raises(RuntimeError, match="index is damaged"):
-        weight.load_state_dict({"index": longer, "values": weight.values})
+    for index in (weight.index[:length].clone(), longer):
+        with pytest.raises(ValueError, match="index of a packed weight is damaged"):
+            with_index(weight.shape, index, weight.values).to_dense()
 
 
 def test_what_does_not_belong_to_a_weight_is_refused() -> None:
     weight, other = packed(20, 70, 0.3, 2), packed(20, 71, 0.3, 2)
-    before = weight.to_dense()
-    with pytest.raises(RuntimeError, match=r"of a 20 x 71 matrix with \d+ weights, this is one of 20 x 70"):
-        weight.load_state_dict(other.state_dict())
-    with pytest.raises(RuntimeError, match=r"values are of shape \(3,\)"):
-        weight.load_state_dict({"index": weight.index, "values": torch.zeros(3)})
-    for wrong in (weight.index.to(torch.int64), weight.index[None]):
-        with pytest.raises(RuntimeError, match="not the index of a packed weight"):
-            weight.load_state_dict({"index": wrong, "values": weight.values})
-    for key in ("index", "values"):
-        with pytest.raises(RuntimeError, match="must be loaded together"):
-            weight.load_state_dict({key: packed(20, 70, 0.3, 3).state_dict()[key]}, strict=False)
+    before, state = weight.to_dense(), weight.state_dict()
+    wrong: list[tuple[dict[str, Tensor], str]] = [
+        (other.state_dict(), r"bits: a mask of 178 bytes does not fit a matrix of shape \(20, 70\)"),
+        ({**state, "values": torch.zeros(3)}, r"values has shape \(3,\), and \d+ weights exist"),
+        ({**state, "values": state["values"].to(torch.int32)}, "values must be floating point or int8"),
+        ({**state, "values": state["values"].to(torch.int8)}, "values is torch.int8, and scales is missing"),
+        ({**state, "bits": state["bits"].to(torch.int64)}, "bits must be flat and torch.uint8"),
+        ({**state, "bits": state["bits"][None]}, "bits must be flat"),
+        ({**state, "positions": torch.arange(3)}, "both positions and bits are there: one is needed"),
+        ({"values": state["values"]}, "neither positions and bits are there"),
+        ({"bits": state["bits"]}, "values is missing"),
+        ({"values": torch.ones(2), "positions": torch.tensor([5, 5])}, "positions must be sorted, unique and inside"),
+        ({"values": state["values"], "index": weight.index}, "saved by a version before layout 1"),
+    ]
+    for content, message in wrong:
+        with pytest.raises(RuntimeError, match=message):
+            weight.load_state_dict(content, strict=False)
     with pytest.raises(RuntimeError, match="Missing key"):
         weight.load_state_dict({})
     weight.load_state_dict({}, strict=False)
     assert torch.equal(weight.to_dense(), before)
 
 
-def test_an_index_that_does_not_part_the_gates_is_refused() -> None:
-    lstm = PackedLSTM(5, 20, sparsity=0.5)
-    state = lstm.state_dict()
-    one_gate = PackedWeight((80, 20), lstm.weight_hh_l0.sorted()[0])
-    state["weight_hh_l0.index"] = one_gate.index
-    with pytest.raises(RuntimeError, match=r"weight_hh_l0.index is not cut into gates of \(20, 20, 20, 20\) rows"):
-        lstm.load_state_dict(state)
+@given(densities, seeds)
+@settings(max_examples=20)
+def test_a_state_has_the_values_by_their_positions_and_no_index(density: float, seed: int) -> None:
+    weight = packed(40, 60, density, seed, gates=4)
+    state = weight.state_dict()
+    matrix = read_sparse(state, "", weight.shape)
+    assert state.keys() == set(stored_keys(state, ""))
+    assert torch.equal(matrix.values, weight.to_dense().flatten()[matrix.positions])
+    one_gate = PackedWeight(weight.shape, NONE)  # which the kernels lay out otherwise
+    one_gate.load_state_dict(state)
+    assert torch.equal(one_gate.to_dense(), weight.to_dense())
+    assert_consistent(one_gate)
+
+
+def test_the_tensors_of_a_state_are_copies_that_refuse_changes(tmp_path: Path) -> None:
+    weight = packed(20, 70, 0.3, 2)
+    values = weight.state_dict()["values"]
+    with pytest.raises(RuntimeError, match="would change a copy"):
+        values.mul_(2)
+    doubled = values * 2
+    assert type(doubled) is Tensor
+    assert torch.stack([values, doubled]).shape == (2, weight.count)
+    save_file(weight.state_dict(), tmp_path / "weight")
+    assert torch.equal(load_file(tmp_path / "weight")["values"], values)
+    graph = weight.state_dict(keep_vars=True)["values"].sum()
+    graph.backward()
+    assert torch.equal(weight.values.grad, torch.ones(weight.count))
+
+
+def test_a_tied_weight_is_saved_once() -> None:
+    model = nn.ModuleDict({"a": packed(20, 70, 0.3, 2)})
+    model["b"] = model["a"]
+    for keep_vars in (False, True):
+        for _ in range(2):
+            state = model.state_dict(keep_vars=keep_vars)
+            assert state["a.values"] is state["b.values"]
+            assert state["a.bits"] is state["b.bits"]
+    with torch.no_grad():
+        model["a"].values.data += 1  # torch does not count this change
+    assert torch.equal(model.state_dict()["b.values"], state["a.values"] + 1)
+    again: dict[str, Tensor] = model.state_dict(destination={})
+    assert torch.equal(again["b.values"], again["a.values"])
 
 
 def test_matrices_saved_before_packing_are_refused_with_the_way_that_works() -> None:
@@ -317,6 +358,14 @@ def test_matrices_saved_before_packing_are_refused_with_the_way_that_works() -> 
     packed_model = pack(third)
     assert torch.equal(packed_model[1].weight.to_dense(), masked[1].weight)  # type: ignore[index]
     assert bound.active_weights == sparsifier.active_weights
+
+
+def with_index(shape: tuple[int, int], index: Tensor, values: Tensor) -> PackedWeight:
+    """Return a weight with an index from elsewhere, as a pickle may have one."""
+    weight = PackedWeight(shape, NONE)
+    weight.values = nn.Parameter(values.detach().clone())
+    weight._buffers["index"] = index
+    return weight
 
 
 def test_header_as_native_code_has_it() -> None:

@@ -257,10 +257,10 @@ def test_an_own_cell_is_packed_trained_and_rewired() -> None:
         "0.bias",
         "0.shift",
         "0.weight.values",
-        "0.weight.index",
+        "0.weight.bits",
         "1.bias",
         "1.weight.values",
-        "1.weight.index",
+        "1.weight.bits",
     ]
 
 

@@ -156,8 +156,8 @@ def test_a_state_dict_is_the_same_on_every_processor_and_loads_into_another_topo
         states.append(weight.state_dict())
     assert {name: tensor.dtype for name, tensor in states[0].items()} == {
         "values": torch.int8,
-        "scale": torch.float32,
-        "mask": torch.uint8,
+        "scales": torch.float32,
+        "bits": torch.uint8,
     }
     for state in states:
         assert all(torch.equal(state[name], tensor) for name, tensor in states[0].items())
@@ -169,15 +169,15 @@ def test_a_state_dict_is_the_same_on_every_processor_and_loads_into_another_topo
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("values", lambda values: values[:-1], "weights cannot have values"),
-        ("values", lambda values: values.to(torch.float32), "int8 with a float32 scale"),
+        ("values", lambda values: values[:-1], "weights exist"),
+        ("values", lambda values: values.to(torch.float32), "values is torch.float32, and scales is there"),
         ("values", lambda values: torch.cat([values[:-1], torch.tensor([-128], dtype=torch.int8)]), "from -127"),
         ("values", lambda values: values * 0, "never zero"),
-        ("mask", lambda mask: mask[:-1], "does not fit"),
-        ("mask", lambda mask: mask ^ 128, "weights cannot have values"),
-        ("scale", lambda scale: scale * torch.nan, "finite"),
-        ("scale", lambda scale: -scale, "not negative"),
-        ("scale", lambda scale: scale[1:], "a scale of shape"),
+        ("bits", lambda bits: bits[:-1], "does not fit"),
+        ("bits", lambda bits: bits ^ 128, "weights exist"),
+        ("scales", lambda scale: scale * torch.nan, "finite"),
+        ("scales", lambda scale: -scale, "not negative"),
+        ("scales", lambda scale: scale[1:], "a scale of shape"),
     ],
 )
 def test_a_damaged_state_is_refused(name: str, change: object, message: str) -> None:

@@ -12,6 +12,7 @@ import yaml
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.presets import (
     Settings,
+    assignment,
     build_experiment,
     preset_names,
     read_config,
@@ -168,3 +169,28 @@ def test_a_folder_as_configuration_file_is_one_line(tmp_path: Path):
 def test_complete_configurations_are_plain_yaml():
     experiment = build_experiment(with_assignments(LSTM, ["checkpoint_every=.inf"]), "settings")
     assert yaml.safe_load(to_yaml(experiment))["checkpoint_every"] == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("epochs", 3),
+        ("optimizer.lr", 1e-05),
+        ("clip", None),
+        ("variable_window", True),
+        ("restart_at", [3, 5]),
+        ("averages", [{"kind": "nt", "from": 2}]),
+        ("corpus", "2024"),
+        ("corpus", "a: b"),
+        ("model.name", "rhn"),
+        ("model.name", "null"),
+        ("model.name", "a: b"),
+        ("checkpoint_every", float("inf")),
+    ],
+)
+def test_an_assignment_reads_back_as_its_value(key: str, value: Any):
+    changed: Any = with_assignments(LSTM, [assignment(key, value)])
+    for name in key.split("."):
+        changed = changed[name]
+    assert changed == value
+    assert type(changed) is type(value)

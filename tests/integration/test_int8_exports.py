@@ -135,9 +135,9 @@ def test_what_does_not_fit_is_refused(folder: Path, texts: Path, tmp_path: Path)
         save_tensors(tmp_path / "odd.safetensors", tensors, {**metadata, **change})
         with pytest.raises(UserError, match=message):
             load_model(tmp_path / "odd.safetensors")
-    del tensors["rnn.weight_hh_l0.scale"]
+    del tensors["rnn.weight_hh_l0.scales"]
     save_tensors(tmp_path / "odd.safetensors", tensors, metadata)
-    with pytest.raises(UserError, match=r"rnn\.weight_hh_l0\.scale is missing"):
+    with pytest.raises(UserError, match=r"rnn\.weight_hh_l0\.scales is missing"):
         load_model(tmp_path / "odd.safetensors")
 
 

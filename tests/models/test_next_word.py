@@ -11,6 +11,7 @@ from torch import Tensor
 from selfish_rnn import Sparsifier, pack
 from selfish_rnn.engine import available, quantize
 from selfish_rnn.engine.int8.targets import int8_target, int8_targets, use_int8_target
+from selfish_rnn.errors import UserError
 from selfish_rnn.models import LanguageModel, MixtureOfSoftmaxesLSTM, OrderedNeuronsLSTM, RecurrentHighwayNetwork
 from selfish_rnn.models.stacked import StackedRNN
 from selfish_rnn.runtime.next_word import NextWord, choose
@@ -151,3 +152,14 @@ def test_words_are_drawn_alike_without_the_kernels(monkeypatch: pytest.MonkeyPat
     drawn = [choose(scores, **each) for each in options]  # type: ignore[arg-type]
     monkeypatch.setattr("selfish_rnn.runtime.next_word.library.available", lambda: False)
     assert [choose(scores, **each) for each in options] == drawn  # type: ignore[arg-type]
+
+
+def test_a_model_without_a_description_has_no_compiled_step() -> None:
+    class Undescribed(StackedRNN):
+        describe = LanguageModel.describe
+
+    model = Undescribed(20, embedding=8, hidden=8, dropout=0.0)
+    Sparsifier(model, sparsity=0.5, rewirings=1, min_side=1)
+    assert pack(model).next_word() is None
+    with pytest.raises(UserError, match="Undescribed has no compiled step, because it does not describe one"):
+        model.describe(None)  # type: ignore[arg-type]

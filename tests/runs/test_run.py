@@ -222,13 +222,12 @@ def test_a_request_to_stop_leaves_a_checkpoint_of_that_update(texts: Path, tmp_p
     assert not run.folder.summary.exists()
 
 
-def test_masks_are_written_once_in_a_checkpoint(texts: Path, tmp_path: Path):
+def test_topologies_are_written_once_in_a_checkpoint(texts: Path, tmp_path: Path):
     finished_run(texts, tmp_path / "run", epochs=1)
     state = Run.open(tmp_path / "run").folder.checkpoints.load().state["trainer"]
-    assert "masks" not in state["sparsifier"]
-    assert {name.removesuffix(".mask") for name in state["model"] if name.endswith(".mask")} == {
-        *state["sparsifier"]["shapes"]
-    }
+    assert "topologies" not in state["sparsifier"]
+    assert state["shapes"] == state["sparsifier"]["shapes"]
+    assert {name.removesuffix(".bits") for name in state["model"] if name.endswith(".bits")} == {*state["shapes"]}
 
 
 def test_another_number_of_threads_is_told(texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

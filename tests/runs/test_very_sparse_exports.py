@@ -1,4 +1,4 @@
-"""Exported runs with matrices around a density of 1/32, where masks are saved as bits or as positions."""
+"""Exported runs with matrices around a density of 1/32, where topologies are saved as bits or as positions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 
 from selfish_rnn.cli.app import app
 from selfish_rnn.engine import available
+from selfish_rnn.engine.saving import SavedWeights, load_sparse, make_sparse
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import load_tensors, save_tensors
 from selfish_rnn.runs.export import export, load_model
 from selfish_rnn.runs.run import Run
 from selfish_rnn.sparsifier import Sparsifier
-from selfish_rnn.training.saved_weights import load_portable_weights, portable_weights, restore
 from tiny_runs import tiny_run
 
 ENGINES = [False, *([True] if available() else [])]
@@ -40,8 +40,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory, texts: Path) -> dict[str, Run
     return result
 
 
-def mask_types(path: Path) -> set[torch.dtype]:
-    return {tensor.dtype for name, tensor in load_tensors(path)[0].items() if name.endswith(".mask")}
+def topology_types(path: Path) -> set[torch.dtype]:
+    return {tensor.dtype for name, tensor in load_tensors(path)[0].items() if name.endswith((".bits", ".positions"))}
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -52,7 +52,7 @@ def test_an_exported_run_is_the_model_of_the_run(
     run, file = runs[name], tmp_path / "model.safetensors"
     export(run, file, precision=precision)
     if precision == "float32":
-        assert mask_types(file) == ({torch.int32} if name == "very sparse" else {torch.int32, torch.uint8})
+        assert topology_types(file) == ({torch.int32} if name == "very sparse" else {torch.int32, torch.uint8})
     tokens = torch.randint(len(run.vocabulary), (6, 3), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         expected = run.model()(tokens)[0]
@@ -84,7 +84,7 @@ def test_a_mask_that_is_not_one_is_refused(mask: Tensor, runs: dict[str, Run], t
     file = tmp_path / "model.safetensors"
     export(runs["very sparse"], file)
     tensors, metadata = load_tensors(file)
-    save_tensors(file, {**tensors, "rnn.weight_hh_l0.mask": mask}, metadata)
+    save_tensors(file, {**tensors, "rnn.weight_hh_l0.positions": mask}, metadata)
     for packed in ENGINES:
         with pytest.raises(UserError, match=r"rnn\.weight_hh_l0"):
             load_model(file, packed=packed)
@@ -109,12 +109,12 @@ def test_weights_of_any_density_survive_saving_and_loading(counts: list[int], se
         masks[name][order[: max(1, count * shape.numel() // 1024)]] = True
         masks[name] = masks[name].view(shape)
     sparsifier = Sparsifier(model, method="static", masks=masks)
-    saved = portable_weights(model, sparsifier.weights)
+    saved = SavedWeights.of(model, sparsifier.weights)
     other = Pair()
-    load_portable_weights(other, saved, "file")
-    results = [other.state_dict(), restore(Pair, saved, "file", packed=False).state_dict()]
+    load_sparse(other, saved, "file")
+    results = [other.state_dict(), make_sparse(Pair, saved, "file", packed=False).state_dict()]
     if available():
-        packed = restore(Pair, saved, "file", packed=True)
+        packed = make_sparse(Pair, saved, "file", packed=True)
         results.append({name: getattr(packed, name.split(".")[0]).weight.to_dense() for name in masks})
     for result in results:
         assert all(torch.equal(result[name], model.get_parameter(name)) for name in masks)

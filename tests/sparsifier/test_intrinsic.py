@@ -183,7 +183,7 @@ def test_state() -> None:
     other.load_state_dict(state)
     assert (other.strength, other.threshold) == (0.1, 0.01)
     with pytest.raises(ValueError, match="no strength, threshold"):
-        other.load_state_dict({"masks": {}})
+        other.load_state_dict({"steps": 3})
 
 
 def test_what_is_refused() -> None:

@@ -174,7 +174,7 @@ def test_steps_towards_the_next_rewiring_are_saved() -> None:
 
 def test_masks_are_saved_as_bits() -> None:
     sparsifier = Sparsifier(nn.Linear(64, 32), sparsity=0.5, method="static")
-    assert sparsifier.state_dict()["masks"]["weight"].nbytes == 64 * 32 / 8
+    assert sparsifier.state_dict()["topologies"]["weight.bits"].nbytes == 64 * 32 / 8
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_state_of_another_sparsifier_is_refused_and_nothing_changed(
     before = copy.deepcopy(sparsifier.state_dict())
     with pytest.raises(ValueError, match=message):
         sparsifier.load_state_dict(foreign)
-    assert torch.equal(sparsifier.state_dict()["masks"]["weight"], before["masks"]["weight"])
+    assert torch.equal(sparsifier.state_dict()["topologies"]["weight.bits"], before["topologies"]["weight.bits"])
 
 
 def test_loading_a_state_makes_none(monkeypatch: pytest.MonkeyPatch) -> None:

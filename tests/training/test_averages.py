@@ -64,7 +64,9 @@ def raw(recorder: Recorder) -> Any:
         for index, state in trainer.optimizer.state_dict()["state"].items()
     }
     entries = {index: state for index, state in entries.items() if state}
-    return bits({"weights": trainer.weights(), "optimizer": entries, "sparsifier": trainer.sparsifier.state_dict()})
+    return bits(
+        {"weights": trainer.weights().tensors, "optimizer": entries, "sparsifier": trainer.sparsifier.state_dict()}
+    )
 
 
 # What training does

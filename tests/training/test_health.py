@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from selfish_rnn.engine import pack
+from selfish_rnn.engine.saving import named_tensors
 from selfish_rnn.sparsifier import Sparsifier
 from selfish_rnn.training.metrics import DivergedError, spoilt_weight
-from selfish_rnn.training.saved_weights import named_tensors
 from selfish_rnn.training.trainer import Trainer
 from tiny_runs import OPTIMIZERS, TINY_MODELS, Recorder, tiny_trainer
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from selfish_rnn.engine.saving import load_sparse
 from selfish_rnn.optim import SNTASGD
 from selfish_rnn.training import build as optimizers
 from selfish_rnn.training.evaluation import evaluate
 from selfish_rnn.training.metrics import DivergedError, Listener
-from selfish_rnn.training.saved_weights import load_portable_weights
 from selfish_rnn.training.trainer import Trainer
 from tiny_runs import OPTIMIZERS, UPDATES_PER_EPOCH, Recorder, bits, budget_of, tiny_trainer, trained
 
@@ -88,9 +88,9 @@ def test_the_same_seed_gives_the_same_bits_and_another_seed_others(texts: Path):
     first = trained(texts)
     torch.rand(7)  # what was drawn before must not matter
     second, other = trained(texts), trained(texts, seed=6)
-    weights = [bits(recorder.trainer.weights()) for recorder in (first, second, other)]
+    weights = [bits(recorder.trainer.weights().tensors) for recorder in (first, second, other)]
     assert weights[0] == weights[1] != weights[2]
-    assert bits(first.bests) == bits(second.bests)
+    assert bits([best.tensors for best in first.bests]) == bits([best.tensors for best in second.bests])
 
 
 def test_training_learns_and_the_best_model_is_the_one_told_of(texts: Path):
@@ -101,7 +101,7 @@ def test_training_learns_and_the_best_model_is_the_one_told_of(texts: Path):
     assert losses.index(best) + 1 == trainer.state.best_epoch
     improvements = [loss for index, loss in enumerate(losses) if loss < min(losses[:index], default=math.inf)]
     assert len(improvements) == len(recorder.bests)
-    load_portable_weights(trainer.model, recorder.bests[-1], "best")
+    load_sparse(trainer.model, recorder.bests[-1], "best")
     assert evaluate(trainer.model, trainer.corpus.valid, batch_size=4, window=11) == best
 
 
@@ -296,11 +296,11 @@ def test_from_the_state_at_a_pause_another_trainer_goes_on_to_the_same_bits(text
     with pytest.raises(EnoughError):
         first.run()
     state = first.state_dict()
-    assert "masks" not in state["sparsifier"], "they are saved with the weights"
+    assert "topologies" not in state["sparsifier"], "they are saved with the weights"
     second = tiny_trainer(texts, recorder, **changes)
     second.load_state_dict(state)
     second.run()
-    assert bits(second.weights()) == bits(whole.trainer.weights())
+    assert bits(second.weights().tensors) == bits(whole.trainer.weights().tensors)
     assert recorder.epochs[-1].valid_loss == whole.epochs[-1].valid_loss
 
 
@@ -315,11 +315,11 @@ def test_divergence_is_an_error(texts: Path):
 
 def test_a_loss_that_is_not_a_number_changes_no_weight(texts: Path, monkeypatch: pytest.MonkeyPatch):
     trainer = tiny_trainer(texts)
-    before = bits(trainer.weights())
+    before = bits(trainer.weights().tensors)
     monkeypatch.setattr(trainer.model, "loss", lambda output, targets: output.sum() * math.nan)
     with pytest.raises(DivergedError, match="training loss became nan at update 1"):
         trainer.run()
-    assert bits(trainer.weights()) == before
+    assert bits(trainer.weights().tensors) == before
 
 
 @pytest.mark.parametrize("clip", [None, 0.25])
@@ -336,7 +336,7 @@ def test_a_gradient_that_is_not_a_number_reaches_no_weight(texts: Path, clip: fl
     trainer.model.loss = spoiled  # type: ignore[method-assign]
     with pytest.raises(DivergedError, match=r"gradient of embedding\.weight has .* no numbers at update 5$"):
         trainer.run()
-    assert all(tensor.isfinite().all() for tensor in trainer.weights().values())
+    assert all(tensor.isfinite().all() for tensor in trainer.weights().tensors.values())
 
 
 def test_a_validation_loss_that_is_not_a_number_is_never_the_best(texts: Path, monkeypatch: pytest.MonkeyPatch):

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from selfish_rnn.engine.saving import SavedWeights
 from selfish_rnn.errors import UserError, unknown
 from selfish_rnn.experiment.presets import explain, read_config
 from selfish_rnn.experiment.settings import MODEL_SETTINGS
@@ -16,8 +17,8 @@ from selfish_rnn.files import load_tensors, read_json
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.topology import Topology
+from selfish_rnn.topology.layout import read_topology
 from selfish_rnn.training.records import Count, Densities, EpochRecord, Number, validated
-from selfish_rnn.training.saved_weights import MASK
 
 Size = Annotated[int, Field(strict=True, gt=0, lt=2**63)]
 
@@ -171,13 +172,14 @@ def _read_topologies(folder: RunFolder, settings: Mapping[str, Any]) -> dict[str
     if not folder.model.exists():
         return {}
     tensors, metadata = load_tensors(folder.model)
+    saved = SavedWeights.read(tensors, metadata, str(folder.model))
     words = len(folder.read_model_vocabulary(metadata))
     outline = _outline(folder, settings, words)
     try:
         return {
-            each.name: Topology.from_saved(tensors[each.name + MASK], each.shape, each.gates)
+            each.name: read_topology(saved.tensors, each.name, each.shape, each.gates)
             for each in outline.sparse_matrices()
-            if each.name + MASK in tensors
+            if each.name in saved.shapes
         }
     except ValueError as error:
         reason = f"is damaged or does not fit config.yaml ({error})"

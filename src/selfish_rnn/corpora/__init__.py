@@ -1,4 +1,4 @@
-"""Text to token streams: the built-in corpus, Penn Treebank, WikiText-2, or a folder of your own files."""
+"""Text as token streams: the built-in corpus, Penn Treebank, WikiText-2, or a folder with your own files."""
 
 from selfish_rnn.corpora.corpus import Corpus, truncated, unigram_perplexity, with_frequent_words, with_words
 from selfish_rnn.corpora.loading import KNOWN_CORPORA, load_corpus

@@ -1,4 +1,4 @@
-"""Where corpora are looked for and kept."""
+"""Folders of corpora, and cached token streams."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ CACHE_VARIABLE = "SELFISH_RNN_CACHE"
 
 
 def data_directory() -> Path | None:
-    """The folder of the user's own copies of known corpora, ``$SELFISH_RNN_DATA``."""
+    """Return the folder of the user's own copies of known corpora, ``$SELFISH_RNN_DATA``, or None."""
     value = os.environ.get(DATA_VARIABLE)
     return Path(os.path.expanduser(value)) if value else None
 
 
 def cache_directory() -> Path | None:
-    """``$SELFISH_RNN_CACHE``, else ``$XDG_CACHE_HOME/selfish-rnn``, else ``~/.cache/selfish-rnn``.
+    """Return ``$SELFISH_RNN_CACHE``, else ``$XDG_CACHE_HOME/selfish-rnn``, else ``~/.cache/selfish-rnn``.
 
-    ``None`` where the user has no home: then nothing is kept.
+    Return None if the user has no home directory; corpora are not cached then.
     """
     value = os.environ.get(CACHE_VARIABLE)
     if value:
@@ -41,24 +41,24 @@ def cache_directory() -> Path | None:
         return None
 
 
-# Raise when the same text would give other tokens, or the file another layout.
+# Increase this when tokenization or the layout of the file changes.
 _FORMAT = "selfish-rnn tokens 2"
 
 
 def cache_path(texts: dict[str, bytes], tokenizer: str) -> Path | None:
-    """Where the streams of these texts are kept; ``None`` without a cache directory."""
+    """Return the file for the cached streams of these texts, or None without a cache directory."""
     directory = cache_directory()
     if directory is None:
         return None
     key = hashlib.sha256(f"{_FORMAT} {tokenizer}".encode())
     for split in SPLITS:
-        # Digests have one length, so that no two different divisions of a text share a key.
+        # Digests have a fixed length, so that different divisions of a text never share a key.
         key.update(hashlib.sha256(texts[split]).digest())
     return directory / "tokens" / f"{key.hexdigest()}.safetensors"
 
 
 def load_cached(name: str, path: Path) -> Corpus | None:
-    """The corpus kept at ``path``, or ``None`` if nothing, or nothing whole, is there."""
+    """Return the corpus cached at ``path``, or None if the file is missing or damaged."""
     try:
         tensors, metadata = load_tensors(path)
         vocabulary = Vocabulary.from_json(metadata["vocabulary"])
@@ -71,7 +71,7 @@ def load_cached(name: str, path: Path) -> Corpus | None:
 
 
 def store(corpus: Corpus, path: Path) -> None:
-    """Keep a corpus at ``path`` if that is possible; a full or forbidden disk only costs time later."""
+    """Cache a corpus at ``path``; ignore a full or read-only disk, which only makes the next load slower."""
     streams = {split: getattr(corpus, split).to(torch.int32) for split in SPLITS}
     with contextlib.suppress(WriteError):
         save_tensors(path, streams, {"vocabulary": corpus.vocabulary.to_json()})

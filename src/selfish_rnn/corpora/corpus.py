@@ -1,4 +1,4 @@
-"""Three token streams and their vocabulary."""
+"""A corpus: three token streams and their vocabulary."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SPLITS = ("train", "valid", "test")
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """A text as numbers: ``train``, ``valid`` and ``test`` are one-dimensional int64 tensors of token ids.
+    """Text as numbers: ``train``, ``valid`` and ``test`` are one-dimensional int64 tensors of token ids.
 
     Each line of the text ends with ``vocabulary.eos_id``; lines follow each other without a gap.
     """
@@ -29,7 +29,7 @@ class Corpus:
     test: torch.Tensor
 
     def checksum(self) -> str:
-        """The SHA-256 of the words and the three streams: it differs wherever training would."""
+        """Return the SHA-256 of the words and the three streams."""
         digest = hashlib.sha256(self.vocabulary.to_json().encode())
         for split in SPLITS:
             digest.update(hashlib.sha256(getattr(self, split).contiguous().numpy().data).digest())
@@ -39,8 +39,8 @@ class Corpus:
 def encode_texts(name: str, texts: dict[str, str], tokenizer: str) -> Corpus:
     """Number the whitespace-separated words of three texts in order of first appearance: train, valid, test.
 
-    ``tokenizer`` is remembered for prompts; the texts themselves are already split. Every line, an empty one too,
-    is closed with ``<eos>``.
+    Every line, also an empty one, is closed with ``<eos>``. The texts are already split; ``tokenizer`` is stored for
+    prompts.
     """
     ids: dict[str, int] = {}
     streams = {}
@@ -54,7 +54,7 @@ def encode_texts(name: str, texts: dict[str, str], tokenizer: str) -> Corpus:
 
 
 def lines_of(text: str) -> list[str]:
-    """Lines of a text; only line feed (or its Windows and old Mac forms) ends one.
+    """Return the lines of a text; only a line feed, or its Windows or old Mac form, ends a line.
 
     ``str.splitlines`` also breaks at rare Unicode separators, which would add end-of-sentence tokens.
     """
@@ -65,17 +65,16 @@ def lines_of(text: str) -> list[str]:
 
 
 def truncated(corpus: Corpus, tokens: int) -> Corpus:
-    """The same corpus with only the first ``tokens`` tokens to train on; vocabulary, valid and test unchanged."""
+    """Return the corpus with only the first ``tokens`` training tokens; vocabulary, valid and test are unchanged."""
     if tokens < 1:
         raise UserError(f"a training stream needs at least 1 token, not {tokens}")
     return replace(corpus, train=corpus.train[:tokens])
 
 
 def with_frequent_words(corpus: Corpus, words: int) -> Corpus:
-    """The same corpus with a vocabulary of ``words`` tokens: the most frequent of the training stream, and ``<unk>``.
+    """Return the corpus with a vocabulary of ``words`` tokens: the most frequent of the training stream, and ``<unk>``.
 
-    ``<eos>`` and ``<unk>`` are among them, however seldom they are used. Of words used equally often the one that
-    appears first in the corpus is kept.
+    ``<eos>`` and ``<unk>`` are always among them. Of equally frequent words the first in the corpus is preferred.
     """
     known = corpus.vocabulary
     if words >= len(known):
@@ -86,12 +85,12 @@ def with_frequent_words(corpus: Corpus, words: int) -> Corpus:
     always = [known.eos_id] if known.unknown_id is None else [known.eos_id, known.unknown_id]
     counts[always] = corpus.train.numel() + 1
     added = () if UNKNOWN in known else (UNKNOWN,)
-    kept = counts.argsort(descending=True, stable=True)[: words - len(added)].sort().values
-    return with_words(corpus, Vocabulary((*known.decode(kept), *added), known.tokenizer))
+    frequent = counts.argsort(descending=True, stable=True)[: words - len(added)].sort().values
+    return with_words(corpus, Vocabulary((*known.decode(frequent), *added), known.tokenizer))
 
 
 def with_words(corpus: Corpus, vocabulary: Vocabulary) -> Corpus:
-    """The same corpus in the numbers of a smaller vocabulary, whose ``<unk>`` stands for every other word."""
+    """Return the corpus in the numbers of a smaller vocabulary, whose ``<unk>`` replaces all other words."""
     foreign = next((word for word in vocabulary.tokens if word not in corpus.vocabulary and word != UNKNOWN), None)
     if foreign is not None:
         raise UserError(f"the corpus {corpus.name} does not have the word {shown(foreign)}")
@@ -105,8 +104,8 @@ def unigram_perplexity(corpus: Corpus, split: Literal["valid", "test"] = "test")
     .. math:: \exp\Bigl(-\frac{1}{T} \sum_{t=1}^{T} \log \frac{c(w_t) + 1}{N + V}\Bigr)
 
     with c(w) the count of w among the N training tokens, V the size of the vocabulary and T the length of the
-    stream. The one that is added keeps words unseen in training possible. A network that has learnt anything from
-    context is below this number.
+    stream. Adding one gives unseen words a probability. A network that has learned anything from context is below this
+    number.
     """
     stream = corpus.test if split == "test" else corpus.valid
     if stream.numel() == 0:

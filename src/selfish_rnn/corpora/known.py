@@ -1,4 +1,4 @@
-"""Corpora known by name that are not part of Python: where they are found, and the sums that prove them."""
+"""Public corpora: their addresses and checksums."""
 
 from __future__ import annotations
 
@@ -17,13 +17,18 @@ from selfish_rnn.files import WriteError, write_atomically
 
 TIMEOUT_SECONDS = 30.0
 TOTAL_SECONDS = 600.0
-# Several times the largest file; a mirror that answers with something endless is stopped here.
+# Several times the size of the largest file; a longer response is cut off here.
 _LARGEST_DOWNLOAD = 64 * 2**20
 
 
 @dataclass(frozen=True)
 class KnownCorpus:
-    """A public corpus: ``mirror`` is an address with ``{split}`` in it, ``sums`` the SHA-256 of each split."""
+    """A public corpus.
+
+    Attributes:
+        mirror: address with ``{split}`` in it.
+        sums: SHA-256 of each split.
+    """
 
     name: str
     mirror: str
@@ -52,7 +57,7 @@ KNOWN = {corpus.name: corpus for corpus in (PTB, WIKITEXT_2)}
 
 
 def read_known(corpus: KnownCorpus) -> dict[str, bytes]:
-    """The verified files of a known corpus, by split; downloaded once if no copy is on this machine."""
+    """Return the verified files of a known corpus by split; download them if there is no local copy."""
     return {split: _read_split(corpus, split) for split in corpus.sums}
 
 
@@ -70,7 +75,7 @@ def _read_split(corpus: KnownCorpus, split: str) -> bytes:
             return content
     content = _download(corpus, split)
     if cache:
-        # A cache that cannot be written costs another download next time, no more.
+        # A failed write to the cache only costs another download next time.
         with contextlib.suppress(WriteError):
             write_atomically(cache / corpus.name / file, content)
     return content
@@ -88,7 +93,7 @@ def _download(corpus: KnownCorpus, split: str) -> bytes:
 
 
 def _read_in_time(response: Any, end: float) -> bytes:
-    """All of an answer: the timeout of a connection is that of one read, and a mirror may drip for ever."""
+    """Return the whole response within the time limit; a connection's own timeout applies to single reads only."""
     pieces: list[bytes] = []
     size = 0
     while size < _LARGEST_DOWNLOAD and (piece := response.read1(2**16)):
@@ -100,9 +105,9 @@ def _read_in_time(response: Any, end: float) -> bytes:
 
 
 def _verify(content: bytes, expected: str, source: str, advice: str) -> None:
-    found = hashlib.sha256(content).hexdigest()
-    if found != expected:
-        raise UserError(f"{source} has the wrong content: SHA-256 is {found}, expected {expected}; {advice}")
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != expected:
+        raise UserError(f"{source} has the wrong content: SHA-256 is {digest}, expected {expected}; {advice}")
 
 
 def _no_network(corpus: KnownCorpus, address: str, error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""From the name of a corpus, or a folder of text files, to token streams."""
+"""Loading of corpora by name or folder."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def _folder(name_or_folder: str | Path) -> Path:
         separator in name_or_folder for separator in (os.sep, os.altsep) if separator
     )
     if looks_like_path:
-        raise UserError(f"the corpus folder {folder} does not exist; it should hold {_FILES}")
+        raise UserError(f"the corpus folder {folder} does not exist; it must contain {_FILES}")
     name = str(name_or_folder)
     raise UserError(
-        f"unknown corpus {name!r}{nearest(name.lower(), KNOWN_CORPORA)}: neither a known corpus "
-        f"({', '.join(KNOWN_CORPORA)}) nor a folder with {_FILES}"
+        f"unknown corpus {name!r}{nearest(name.lower(), KNOWN_CORPORA)}: it must be a known corpus "
+        f"({', '.join(KNOWN_CORPORA)}) or a folder with {_FILES}"
     )
 
 
@@ -79,7 +79,7 @@ def _read(path: Path) -> bytes:
             raise UserError(f"cannot read {path}: it is not a file of text")
         return path.read_bytes()
     except FileNotFoundError as error:
-        raise UserError(f"the corpus folder {path.parent} has no {path.name}; it should hold {_FILES}") from error
+        raise UserError(f"the corpus folder {path.parent} has no {path.name}; it must contain {_FILES}") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
 

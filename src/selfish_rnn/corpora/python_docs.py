@@ -1,7 +1,7 @@
-"""The built-in corpus: prose from the language reference that CPython carries for its ``help()``.
+"""Built-in corpus: prose of the language reference that CPython contains for its ``help()``.
 
-Only text is handled here (no tensors). The source repeats whole sections under several topics, so each paragraph is
-kept once; otherwise the test text would be a copy of training text.
+This module handles text only, no tensors. The source repeats whole sections under several topics, so each paragraph
+is used once; otherwise the test text would repeat training text.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SENTENCE_END = re.compile(r"(?<![ (]e\.g)(?<![ (]i\.e)(?<! vs)(?<=[.!?])([\")]*
 
 
 def read_topics() -> Mapping[str, str]:
-    """The topics of ``help()``, by name."""
+    """Return the topics of ``help()`` by name."""
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
@@ -51,7 +51,7 @@ def read_topics() -> Mapping[str, str]:
 
 
 def python_docs_texts(topics: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Texts of train, valid and test: one sentence per line, words separated by spaces, rare words ``<unk>``."""
+    """Return the texts of the splits: one sentence per line, words separated by spaces, rare words ``<unk>``."""
     splits = _divide(_sentences_by_topic(read_topics() if topics is None else topics))
     counts = Counter(word for sentence in splits["train"] for word in sentence)
     return {
@@ -69,7 +69,7 @@ def _sentences_by_topic(topics: Mapping[str, str]) -> dict[str, Sentences]:
     for name in sorted(topics):
         sentences: Sentences = []
         for paragraph in _paragraphs(plain_typography(topics[name])):
-            # Copies are indented, and so wrapped, differently: they are compared as one line.
+            # Copies have different indentation and line breaks, so they are compared as one line.
             line = " ".join(_BROKEN_WORD.sub("", paragraph).split())
             if line in seen or not _is_prose(paragraph):
                 continue
@@ -81,13 +81,16 @@ def _sentences_by_topic(topics: Mapping[str, str]) -> dict[str, Sentences]:
 
 
 def _divide(by_topic: Mapping[str, Sentences]) -> dict[str, Sentences]:
-    """Whole topics to each split. In an order without meaning (the hash of the name), a topic goes to test or valid
-    while it fits into a tenth of all tokens, else to train; so large topics train and the shares are nearly exact."""
+    """Assign whole topics to the splits.
+
+    Topics come in the order of the hash of their name. A topic goes to test or valid while it fits into a tenth of all
+    tokens, else to train. Large topics therefore train, and the shares are nearly exact.
+    """
     sizes = {name: sum(len(sentence) + 1 for sentence in text) for name, text in by_topic.items()}
     room = dict.fromkeys(("test", "valid"), HELD_OUT_SHARE * sum(sizes.values()))
     chosen: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
     for name in sorted(by_topic, key=lambda topic: hashlib.sha256(topic.encode()).digest()):
-        # The split with more room left comes first, so that neither gets only the topics the other refused.
+        # The split with more free space comes first, so that large topics are shared between valid and test.
         fitting = [split for split in sorted(room, key=lambda split: -room[split]) if sizes[name] <= room[split]]
         split = fitting[0] if fitting else "train"
         if fitting:

@@ -1,4 +1,4 @@
-"""Tokenization and vocabularies."""
+"""Tokenizers and vocabularies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from selfish_rnn.files import write_atomically
 EOS = "<eos>"
 UNKNOWN = "<unk>"
 
-# Alternatives are tried in this order, so the narrower patterns stand before the general word.
+# Alternatives are tried in this order, so narrow patterns come before the general word.
 _PROSE_TOKEN = re.compile(
     r"<unk>|<eos>"
     r"|\b(?:e\.g|i\.e|etc|vs)\."
@@ -47,7 +47,7 @@ _QUOTES = frozenset("\"'")
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A named pair of functions: ``split`` a text into words, ``join`` the words of one line for printing."""
+    """A named pair of functions: ``split`` divides a text into words, ``join`` combines them for display."""
 
     name: str
     split: Callable[[str], list[str]]
@@ -55,17 +55,17 @@ class Tokenizer:
 
 
 def plain_typography(text: str) -> str:
-    """Typographic quotes, dashes and ellipses as they are typed on a keyboard, which is how prompts are written."""
+    """Replace typographic quotes, dashes and ellipses by the characters of a keyboard."""
     return text.translate(_TYPOGRAPHY)
 
 
 def split_prose(text: str) -> list[str]:
-    """Lowercase and separate words from punctuation: ``"Don't (ever)."`` gives ``don't ( ever ) .``"""
+    """Lowercase a text and separate words from punctuation: ``"Don't (ever)."`` gives ``don't ( ever ) .``"""
     return _PROSE_TOKEN.findall(plain_typography(text).lower())
 
 
 def join_prose(words: Iterable[str]) -> str:
-    """Join words with spaces, but punctuation, brackets and quotes without those a reader would not write.
+    """Join words with spaces, except around punctuation, brackets and quotes.
 
     >>> join_prose(['see', '"', 'int', '(', ')', '"', '.'])
     'see "int()".'
@@ -76,7 +76,7 @@ def join_prose(words: Iterable[str]) -> str:
     previous = ""
     for word in words:
         closing_quote = word in open_quotes
-        # A call such as `len(x)` has no space before its bracket; only inside quotes is a bracket surely a call.
+        # A call such as `len(x)` has no space before its bracket; a bracket is certainly a call only inside quotes.
         call = word in _OPENING and bool(open_quotes) and _NAME.fullmatch(previous) is not None
         if not (glued or closing_quote or call or _ATTACHED_LEFT.fullmatch(word)):
             pieces.append(" ")
@@ -98,7 +98,7 @@ TOKENIZERS = {tokenizer.name: tokenizer for tokenizer in (WHITESPACE, PROSE)}
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tokens in order of their id, together with the way text is split into them.
+    """Tokens in the order of their ids, and the tokenizer that splits text into them.
 
     >>> vocabulary = Vocabulary(("the", "cat", "<eos>"))
     >>> vocabulary.encode("the cat")
@@ -106,8 +106,8 @@ class Vocabulary:
     >>> vocabulary.decode([1, 2])
     ['cat', '<eos>']
 
-    ``tokenizer`` is ``"whitespace"`` or ``"prose"`` (lowercase, punctuation apart); it is kept in the JSON form, so
-    that a prompt given to a trained model is split as its corpus was.
+    ``tokenizer`` is ``"whitespace"`` or ``"prose"`` (lowercase, separate punctuation). The JSON form contains it, so
+    that prompts are split like the corpus.
     """
 
     tokens: tuple[str, ...]
@@ -118,9 +118,9 @@ class Vocabulary:
         object.__setattr__(self, "tokens", tuple(self.tokens))
         object.__setattr__(self, "_ids", {token: index for index, token in enumerate(self.tokens)})
         if len(self._ids) != len(self.tokens):
-            raise UserError("a vocabulary must not hold the same token twice")
+            raise UserError("a vocabulary must not contain a token twice")
         if EOS not in self._ids:
-            raise UserError(f"a vocabulary must hold the end-of-sentence token {EOS}")
+            raise UserError(f"a vocabulary must contain the end-of-sentence token {EOS}")
         if self.tokenizer not in TOKENIZERS:
             raise UserError(f"unknown tokenizer {self.tokenizer!r}: known are {', '.join(TOKENIZERS)}")
 
@@ -132,18 +132,18 @@ class Vocabulary:
 
     @property
     def eos_id(self) -> int:
-        """The id of the token that closes every line."""
+        """Id of the token that closes every line."""
         return self._ids[EOS]
 
     @property
     def unknown_id(self) -> int | None:
-        """The id of the token that stands for words not in the vocabulary; ``None`` if the corpus has none."""
+        """Id of the token for words outside the vocabulary; None if the corpus has no such token."""
         return self._ids.get(UNKNOWN)
 
     def encode(self, text: str | Iterable[str]) -> list[int]:
-        """Ids of a line of text, split in the manner of the corpus, or of words; no end-of-sentence token is added.
+        """Return the ids of a line of text, or of words, without an end-of-sentence token.
 
-        A word that is not in the vocabulary becomes ``<unk>``; where the corpus has no ``<unk>``, it is an error.
+        A word outside the vocabulary becomes ``<unk>``; it is an error if the corpus has no ``<unk>``.
         """
         words = TOKENIZERS[self.tokenizer].split(text) if isinstance(text, str) else text
         unknown = self.unknown_id
@@ -159,7 +159,7 @@ class Vocabulary:
         return ids
 
     def decode(self, ids: Iterable[int]) -> list[str]:
-        """The token of each id; one-dimensional tensors are welcome."""
+        """Return the token of each id; ``ids`` may be a one-dimensional tensor."""
         words = []
         for identifier in ids:
             index = int(identifier)
@@ -169,7 +169,7 @@ class Vocabulary:
         return words
 
     def join(self, words: Iterable[str]) -> str:
-        """Words as text to print: a line break for each ``<eos>``, natural spacing around punctuation."""
+        """Return words as text for display: a line break for each ``<eos>``, natural spacing around punctuation."""
         lines: list[list[str]] = [[]]
         for word in words:
             if word == EOS:
@@ -179,7 +179,7 @@ class Vocabulary:
         return "\n".join(map(TOKENIZERS[self.tokenizer].join, lines))
 
     def to_json(self) -> str:
-        """The vocabulary as a JSON object with the fields ``tokenizer`` and ``tokens``."""
+        """Return the vocabulary as a JSON object with the fields ``tokenizer`` and ``tokens``."""
         return json.dumps({"tokenizer": self.tokenizer, "tokens": self.tokens}, ensure_ascii=False)
 
     def checksum(self) -> str:
@@ -215,7 +215,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path: str | Path) -> Vocabulary:
-        """Read a file of :meth:`save`, or one that holds :meth:`to_json`."""
+        """Read a file that :meth:`save` wrote, or one that contains :meth:`to_json`."""
         try:
             return cls.from_json(Path(path).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, UserError) as error:

@@ -22,7 +22,7 @@ from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.packing import pack, unpack
 from selfish_rnn.engine.parameters import is_matrix
 from selfish_rnn.engine.registry import register_packed
-from selfish_rnn.engine.shipping import load_packed, save_packed
+from selfish_rnn.engine.saving import load_packed, save_packed
 
 __all__ = [
     "AveragedModel", "PackedEmbedding", "PackedGRU", "PackedGRUCell", "PackedLSTM", "PackedLSTMCell", "PackedLinear",

@@ -242,41 +242,6 @@ def _problem(index: Tensor) -> str | None:
     return None
 
 
-def saved_problem(
-    index: Tensor | None, values: Tensor | None, shape: tuple[int, int], gate_rows: Sequence[int]
-) -> str | None:
-    """What is wrong with a saved index and the values that come with it."""
-    if index is None and values is None:
-        return None
-    if index is None or values is None:
-        return "and its values must be loaded together: one of them is missing"
-    if index.dtype != torch.uint8 or index.ndim != 1:
-        return "is not the index of a packed weight"
-    index = index.detach().cpu().clone(memory_format=torch.contiguous_format)
-    problem = _problem(index)
-    if problem is not None:
-        return problem
-    found = Contents.of(index)
-    if (found.rows, found.columns) != shape or (found.count,) != tuple(values.shape):
-        return (
-            f"is of a {found.rows} x {found.columns} matrix with {found.count} weights, this is one of "
-            f"{shape[0]} x {shape[1]} and the values are of shape {tuple(values.shape)}"
-        )
-    if not found.has_gates(tuple(gate_rows)):
-        return f"is not cut into gates of {gate_rows} rows"
-    return None
-
-
-def saved_whole(shape: tuple[int, int]) -> str:
-    """What to say of a matrix that was saved before it was packed, with its zeros."""
-    return (
-        f"is saved as a whole matrix, as it was before pack(model); here it is packed, {shape[0]} x {shape[1]} with "
-        "`index` and `values` of its existing weights. Load first, then pack: model.load_state_dict(...), "
-        "sparsifier.load_state_dict(...), pack(model), and make a new optimizer (the saved state of the old one is of "
-        "whole matrices, too)"
-    )
-
-
 def gates_cut_alike(row_bounds: Sequence[int], gate_rows: Sequence[int]) -> bool:
     """Whether these bounds part the gates, and part those of one size in the same places, as the kernels need."""
     cuts: dict[int, set[tuple[int, ...]]] = {}

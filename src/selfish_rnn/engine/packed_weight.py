@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import zlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,15 +20,26 @@ from selfish_rnn.engine.index import (
     checked_positions,
     contents,
     fingerprint,
-    saved_problem,
-    saved_whole,
 )
 from selfish_rnn.engine.library import address
-from selfish_rnn.engine.parameters import mark_values, plain, read_only, set_data
+from selfish_rnn.engine.parameters import check_orders, mark_values, plain, read_only, save_once, set_data
 from selfish_rnn.sparsifier.optimizer_state import gather_with_fill, move_state
 from selfish_rnn.sparsifier.weights import SparseWeight, StoredWeight
 from selfish_rnn.system import give_back_reused_memory
 from selfish_rnn.topology import ActiveWeights, GateLayout, Rewiring, Topology
+from selfish_rnn.topology.layout import POSITIONS, VALUES, key, read_sparse, sparse_tensors, stored_keys
+
+OLD_FORMAT = " (it was saved by a version before layout 1, with the index of its kernels: save it again)"
+
+
+def saved_whole(shape: tuple[int, int]) -> str:
+    """What to say of a matrix that was saved before it was packed, with its zeros."""
+    return (
+        f"is saved as a whole matrix, as it was before pack(model); here it is packed, {shape[0]} x {shape[1]} with "
+        "`values` and `positions` of its existing weights. Load first, then pack: model.load_state_dict(...), "
+        "sparsifier.load_state_dict(...), pack(model), and make a new optimizer (the saved state of the old one is of "
+        "whole matrices, too)"
+    )
 
 
 def packed_weights(model: nn.Module) -> dict[str, PackedWeight]:
@@ -46,8 +59,8 @@ class PackedWeight(StoredWeight):
     ``values`` has one number for each existing weight, in the order the kernels want them. That order changes when
     the matrix is rewired, and arithmetic between values of two orders is refused. ``values.is_matrix`` is true and
     ``values.matrix_shape`` is the shape of the matrix, for code that sorts parameters by their dimensions. ``index``
-    (bytes) is saved, loaded and copied with the module like any buffer; it takes four bytes and a fraction for each
-    weight.
+    (bytes) is a buffer that takes four bytes and a fraction for each weight. It is never saved: a ``state_dict`` has
+    the values in the order of their positions, and ``positions`` or ``bits``, as ``docs/format.md`` specifies.
 
     Args:
         shape: rows and columns.
@@ -76,6 +89,7 @@ class PackedWeight(StoredWeight):
         positions = checked_positions(positions, self.shape, values)
         index, order = build_index(positions, self.shape, self.gate_rows)
         self._buffers["index"] = index
+        self._non_persistent_buffers_set.add("index")
         kept = (
             torch.zeros(len(positions), dtype=torch.float32)
             if values is None
@@ -101,7 +115,7 @@ class PackedWeight(StoredWeight):
     def _mark_values(self) -> tuple[int, int] | None:
         """Let the values carry the order that the index gives them; return the fingerprint of the index."""
         current = fingerprint(self._buffers["index"])
-        mark_values(self._parameters.get("values"), self.shape, None if current is None else current[0])
+        mark_values(self._parameters.get("values"), self, self.shape, None if current is None else current[0])
         return current
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
@@ -159,11 +173,26 @@ class PackedWeight(StoredWeight):
     def sorted(self) -> tuple[Tensor, Tensor]:
         """The row-major positions of the weights, sorted, and for each the place of its value in ``values``."""
         index = self.index
-        check_count(self.values, contents(index).count)
+        if index.is_meta:
+            raise RuntimeError("a packed weight on the meta device has no positions: load weights, then save them")
+        index = index.cpu()  # the same tensor where the kernels compute
+        described = contents(index)
+        if (described.rows, described.columns) != self.shape:
+            raise ValueError(
+                f"the index of a packed weight is damaged: it is of {described.rows} x {described.columns}, the weight "
+                f"of {self.shape[0]} x {self.shape[1]}"
+            )
+        check_count(self.values, described.count)
         positions = torch.empty(self.count, dtype=torch.int64, device="cpu")
         places = torch.empty(self.count, dtype=torch.int32, device="cpu")
         library.kernels().selfish_index_sorted(address(index), address(positions), address(places))
         return positions, places
+
+    def order_checksum(self) -> int:
+        """Return a checksum of the positions in the order of ``values``."""
+        positions, places = self.sorted()
+        ordered = torch.empty_like(positions).index_copy_(0, places.to(torch.int64), positions)
+        return zlib.crc32(ordered.numpy().data)
 
     @property
     def data(self) -> Tensor:
@@ -250,6 +279,8 @@ class PackedWeight(StoredWeight):
         Both are row-major positions, sorted; a removed one may grow again, and starts anew. What the ``optimizers``
         remember of a weight stays with it, and is fresh for a grown one.
         """
+        for optimizer in optimizers:
+            check_orders(optimizer)
         after, origin = self._rewired(checked_positions(removed, self.shape), checked_positions(grown, self.shape))
         index, order = build_index(after, self.shape, self.gate_rows)
         self._take_index(index)
@@ -301,7 +332,7 @@ class PackedWeight(StoredWeight):
         copied = self.__class__.__new__(self.__class__)
         memo[id(self)] = copied
         copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        copied._fingerprint = fingerprint(copied._buffers["index"])
+        copied._fingerprint = copied._mark_values()
         return copied
 
     def _refuse_overwritten(self, index: Tensor) -> None:
@@ -318,11 +349,16 @@ class PackedWeight(StoredWeight):
         self._fingerprint = found
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        if self._fingerprint is not None:
-            self._refuse_overwritten(self.index)
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        if not keep_vars:
-            destination[prefix + "values"] = plain(destination[prefix + "values"])
+        """Save the values in the order of their positions; the order of the kernels never leaves the process."""
+
+        save_once(self, destination, prefix, partial(self.tensors, keep_vars=keep_vars))
+
+    def tensors(self, name: str, keep_vars: bool = False) -> dict[str, Tensor]:
+        """Return the tensors that store the weight under a name; copies, detached and read-only by default."""
+        positions, places = self.sorted()
+        values = self.values if keep_vars else plain(self.values.detach())
+        tensors = sparse_tensors(name, Topology.plain(self.shape, positions), values[places])
+        return tensors if keep_vars else {key: read_only(tensor) for key, tensor in tensors.items()}
 
     def _load_from_state_dict(
         self,
@@ -334,32 +370,33 @@ class PackedWeight(StoredWeight):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """The saved index may be of another topology, with another number of weights."""
-        index, values = state_dict.get(prefix + "index"), state_dict.get(prefix + "values")
-        whole = prefix.removesuffix(".")
-        if whole in unexpected_keys:  # a matrix of this name; said once, in place of torch's list of keys
-            unexpected_keys[:] = [key for key in unexpected_keys if key != whole]
-            error_msgs.append(f"{whole} {saved_whole(self.shape)}")
+        """Load values of any topology: the index is built anew."""
+        name = prefix.removesuffix(".")
+        if name in unexpected_keys:  # a matrix of this name; said once, in place of torch's list of keys
+            unexpected_keys[:] = [each for each in unexpected_keys if each != name]
+            error_msgs.append(f"{name} {saved_whole(self.shape)}")
             return
-        problem = saved_problem(index, values, self.shape, self.gate_rows)
-        if problem is not None:
-            error_msgs.append(f"{prefix}index {problem}")
+        stored = stored_keys(state_dict, name)
+        if strict:
+            unexpected_keys += [each for each in state_dict if each.startswith(prefix) and each not in stored]
+        if not stored:
+            missing_keys += [key(name, VALUES), key(name, POSITIONS)] if strict else []
             return
-        if index is not None and values is not None:
-            held = self._buffers["index"]  # the property may refuse it, and it is overwritten now
-            assert held is not None
-            if index.shape != held.shape:
-                self._buffers["index"] = held.new_empty(len(index))
-            if values.shape != self.values.shape:
-                self._replace_values(self.values.new_zeros(len(values)))
-            mark_values(self.values, self.shape, None)  # what is copied into them comes with its index
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
-        loaded = self._buffers["index"]
-        assert loaded is not None
-        assign = local_metadata.get("assign_to_params_buffers", False)
-        self._take_index(loaded.clone(memory_format=torch.contiguous_format) if assign else loaded)
+        try:
+            positions, values, scales = read_sparse(state_dict, name, self.shape)
+        except ValueError as error:
+            error_msgs.append(f"{error}{OLD_FORMAT if prefix + 'index' in state_dict else ''}")
+            return
+        if scales is not None:
+            error_msgs.append(f"{name} is saved in int8, here it is packed in {self.dtype}: quantize the model first")
+            return
+        index, order = build_index(positions, self.shape, self.gate_rows)
+        if values.shape != self.values.shape:
+            self._replace_values(self.values.new_zeros(len(values)))
+        mark_values(self.values, self, self.shape, None)  # what is copied into them comes with its index
+        own = {prefix + "values": values.to("cpu")[order]}
+        super()._load_from_state_dict(own, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        self._take_index(index.to(self.values.device))
 
 
 class PackedSparseWeight(SparseWeight):

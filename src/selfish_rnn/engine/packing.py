@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -101,20 +101,23 @@ def _lines(reasons: Mapping[str, str]) -> str:
     return "\n".join(f"  {name or '(the model itself)'}: {reason}" for name, reason in reasons.items())
 
 
-def put_packed(model: Model, weights: Mapping[str, Maker]) -> Model:
-    """Put packed weights into a model in place of dense ones of these names, which may be on the meta device.
+def put_packed(model: Model, names: Collection[str]) -> Model:
+    """Put packed weights without any weight in place of the dense ones of these names, and of no others.
 
-    Each is made by a function of the rows of its gates. What else is on the meta device stays there.
+    The model may be on the meta device; everything else stays there.
     """
-    names = dict(weights)
-    makers = {id(parameter): names.pop(name) for name, parameter in model.named_parameters() if name in names}
+    makers = {id(each): partial(_no_weights, each.shape) for name, each in model.named_parameters() if name in names}
     return _Packing(model, makers).run(model)
+
+
+def _no_weights(shape: Sequence[int], gate_rows: Sequence[int]) -> PackedWeight:
+    return PackedWeight(shape, torch.empty(0, dtype=torch.int64), gate_rows=gate_rows)
 
 
 class _Packing:
     """One call of :func:`pack`."""
 
-    def __init__(self, model: nn.Module, makers: dict[int, Maker] | None = None) -> None:
+    def __init__(self, model: nn.Module, makers: Mapping[int, Maker] | None = None) -> None:
         library.kernels()
         self._sparsifiers = sparsifiers(model)
         for sparsifier in self._sparsifiers:
@@ -123,7 +126,8 @@ class _Packing:
                 raise ValueError(f"{reason}: it uses the masked engine")
             if sparsifier._optimizers:
                 raise RuntimeError("pack a model before its optimizer is made: packing replaces its parameters")
-        self._makers: dict[int, Maker] = makers or {
+        self._named = makers is not None
+        self._makers: Mapping[int, Maker] = makers or {
             id(weight.parameter): partial(_packed_weight, weight)
             for sparsifier in self._sparsifiers
             if sparsifier.sparsity > 0
@@ -186,7 +190,8 @@ class _Packing:
     def _is_sparse(self, module: nn.Module) -> bool:
         """Whether a sparsifier rules over a weight of a module, or one that may be sparse has zeros."""
         ruled = any(id(parameter) in self._makers for parameter in module.parameters(recurse=False))
-        pruned = any(isinstance(hook, BasePruningMethod) for hook in module._forward_pre_hooks.values())
+        hooks = () if self._named else module._forward_pre_hooks.values()
+        pruned = any(isinstance(hook, BasePruningMethod) for hook in hooks)
         return ruled or pruned or any(self._has_zeros(parameter) for _, (parameter, _) in _weights(module))
 
     def _obstacle(self, module: nn.Module, staying: set[int] | None = None) -> str | None:
@@ -209,7 +214,7 @@ class _Packing:
 
     def _has_zeros(self, parameter: nn.Parameter) -> bool:
         # A weight under a sparsifier may have none yet: gradual pruning starts dense.
-        unknown = parameter.is_meta or is_deferred(parameter)
+        unknown = self._named or parameter.is_meta or is_deferred(parameter)
         return id(parameter) in self._makers or (not unknown and bool((parameter == 0).any()))
 
     def _module(self, module: nn.Module) -> nn.Module:

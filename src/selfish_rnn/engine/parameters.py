@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 from torch.utils import _python_dispatch
+
+from selfish_rnn.topology.layout import stored_keys
+
+
+class Owner(Protocol):
+    """Packed weight that values belong to."""
+
+    def order_checksum(self) -> int: ...
 
 
 class Order(NamedTuple):
@@ -79,6 +88,9 @@ class PackedValues(nn.Parameter):
 
     order: Order | None
 
+    owner: weakref.ref[Owner] | None = None
+    """Packed weight that the values belong to."""
+
     @property
     def data(self) -> Tensor:
         return self.detach()
@@ -106,10 +118,11 @@ class PackedValues(nn.Parameter):
         return torch._utils._rebuild_parameter, (Tensor.detach(self), self.requires_grad, OrderedDict())
 
 
-def mark_values(values: Tensor | None, shape: tuple[int, int], checksum: int | None) -> None:
+def mark_values(values: Tensor | None, owner: Owner, shape: tuple[int, int], checksum: int | None) -> None:
     """Make a parameter the values of a packed matrix; without a checksum their order is unknown."""
     if type(values) in (nn.Parameter, PackedValues, OrderedTensor):
-        _as_packed_values(values, shape, None if checksum is None else Order(shape, checksum))
+        marked = _as_packed_values(values, shape, None if checksum is None else Order(shape, checksum))
+        marked.owner = weakref.ref(owner)
 
 
 def is_matrix(parameter: Tensor) -> bool:
@@ -247,17 +260,39 @@ class ReadOnlyMatrix(DerivedTensor):
         changed += outputs if isinstance(outputs, list | tuple) else [outputs]
         if any(isinstance(tensor, ReadOnlyMatrix) for tensor in changed):
             raise RuntimeError(  # a TypeError would let Python try another operator for +=
-                f"{name} would change `data` of a packed or int8 weight, which is a dense copy: change the existing "
-                "weights by weight.values, or all by weight.assign(positions, values), or initialize before packing"
+                f"{name} would change a copy: `data` of a packed or int8 weight, or its tensors in a state_dict. "
+                "Change the existing weights by weight.values, or all by weight.assign(positions, values) or "
+                "load_state_dict; initialize before packing; average packed models with selfish_rnn.AveragedModel"
             )
         with torch._C.DisableTorchFunctionSubclass():
-            memory = next(each for each in (*args, *kwargs.values()) if isinstance(each, ReadOnlyMatrix))
-            return _protected(function(*args, **kwargs), memory.untyped_storage().data_ptr())
+            copies = [each for each in (*args, *kwargs.values()) if isinstance(each, ReadOnlyMatrix)]
+            result = function(*args, **kwargs)
+            # A function of a list of copies, such as cat or stack, returns memory of its own.
+            return _protected(result, copies[0].untyped_storage().data_ptr()) if copies else result
 
 
 def read_only(matrix: Tensor) -> Tensor:
     """Return a matrix that refuses to be changed."""
     return matrix.detach().as_subclass(ReadOnlyMatrix)
+
+
+_last_saved: weakref.WeakKeyDictionary[nn.Module, tuple[weakref.ref[Any], str]] = weakref.WeakKeyDictionary()
+"""The ``state_dict`` that a sparse weight was last saved in, and its prefix there."""
+
+
+def save_once(
+    weight: nn.Module, destination: dict[str, Any], prefix: str, tensors: Callable[[str], Mapping[str, Tensor]]
+) -> None:
+    """Put the tensors of a sparse weight into a ``state_dict``: of a tied weight the same ones under all its names."""
+    reference, first = _last_saved.get(weight, (None, prefix))
+    name = prefix.removesuffix(".")
+    if reference is not None and reference() is destination and first != prefix:
+        tied = {key[len(first) :]: destination[key] for key in stored_keys(destination, first.removesuffix("."))}
+        destination.update({prefix + ending: tensor for ending, tensor in tied.items()})
+        return
+    destination.update(tensors(name))
+    with contextlib.suppress(TypeError):  # a plain dict has no weak references
+        _last_saved[weight] = weakref.ref(destination), prefix
 
 
 _HARMLESS = frozenset({"detach_", "requires_grad_", "share_memory_"})
@@ -284,11 +319,44 @@ _train_packed: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 _train_whole_matrices: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
 
+ORDERS = "packed_orders"
+"""Key of a parameter group in a saved state: the order of the values of each packed weight, as a checksum."""
+
+
+def _record_orders(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Record in a ``state_dict`` which order of values the state has; one that was loaded and not used has a record."""
+    for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        if _packed_count(group):
+            saved.setdefault(ORDERS, [_order_checksum(parameter) for parameter in group["params"]])
+
+
+def check_orders(optimizer: Optimizer) -> None:
+    """Raise an error if a state was loaded whose values are not those of the packed weights, position by position."""
+    for group in optimizer.param_groups:
+        for parameter, saved in zip(group["params"], group.get(ORDERS, ()), strict=False):
+            if saved is not None and saved != _order_checksum(parameter):
+                rows, columns = getattr(parameter, "matrix_shape", parameter.shape)
+                raise RuntimeError(
+                    f"the loaded state of {type(optimizer).__name__} is of other positions of a packed {rows} x "
+                    f"{columns} matrix: load the state_dict of the model that was saved with it. If that is loaded, "
+                    "the state comes from a version whose kernels have another order: make a new optimizer"
+                )
+        group.pop(ORDERS, None)
+
+
+def _order_checksum(parameter: Tensor) -> int | None:
+    reference = parameter.owner if isinstance(parameter, PackedValues) else None
+    owner = None if reference is None else reference()
+    return None if owner is None else owner.order_checksum()
+
+
 def _check_groups(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    """Warn once, before the first step of an optimizer."""
+    """Check a loaded state; warn once, before the first step of an optimizer."""
+    check_orders(optimizer)
     if optimizer in _seen:
         return
     _seen.add(optimizer)
+    optimizer.register_state_dict_post_hook(_record_orders)
     packed = [group for group in optimizer.param_groups if _packed_count(group)]
     if packed:
         _warn_about_decay(optimizer, packed)

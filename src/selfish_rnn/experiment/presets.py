@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import json
 import typing
 from collections.abc import Sequence
 from importlib import resources
@@ -169,6 +170,16 @@ def with_assignments(settings: Settings, assignments: Sequence[str]) -> Settings
             value = {name: value}
         settings = with_settings(settings, {section: value})
     return settings
+
+
+def assignment(key: str, value: Any) -> str:
+    """Return the word ``key=value`` that :func:`with_assignments` reads back as this value.
+
+    >>> assignment("optimizer.lr", 0.5), assignment("early_stop", None), assignment("restart_at", [2, 4])
+    ('optimizer.lr=0.5', 'early_stop=null', 'restart_at=[2, 4]')
+    """
+    plain = isinstance(value, str) and (key == "corpus" or _value(value) == value)
+    return f"{key}={value if plain else json.dumps(value)}"
 
 
 def build_experiment(settings: Settings, source: str) -> Experiment:

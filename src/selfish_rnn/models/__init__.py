@@ -19,7 +19,7 @@ MODELS: dict[str, Callable[..., LanguageModel]] = {
     "on-lstm": OrderedNeuronsLSTM,
     "awd-lstm-mos": MixtureOfSoftmaxesLSTM,
 }
-"""Every model by the name it has in configurations; called with the vocabulary size and keyword arguments."""
+"""Models by their name in configurations; call one with the vocabulary size and keyword arguments."""
 
 __all__ = [
     "MODELS", "Encoded", "LanguageModel", "MixtureOfSoftmaxesLSTM", "OrderedNeuronsLSTM", "RecurrentHighwayNetwork",

@@ -1,4 +1,4 @@
-"""What every language model of the package offers to training, evaluation and generation."""
+"""Interface of all language models for training, evaluation and generation."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ from selfish_rnn.sparsifier.iss import UnitLayer
 from selfish_rnn.sparsifier.selection import Chosen, choose_weights
 
 State = tuple[Tensor, ...]
-"""The recurrent state carried from one window to the next, as a flat tuple of tensors."""
+"""Recurrent state that is carried from one window to the next, as a flat tuple of tensors."""
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """What the recurrent layers make of a window of tokens.
+    """Output of the recurrent layers for a window of tokens.
 
-    ``output`` (time x batch x features) is what the output layer reads, after the output dropout; ``raw`` is
-    the same before that dropout; ``state`` is carried to the next window.
+    Attributes:
+        output: input of the output layer (time x batch x features), after the output dropout.
+        raw: the same before that dropout.
+        state: state for the next window.
     """
 
     output: Tensor
@@ -37,68 +39,76 @@ class Encoded:
 
 
 class LanguageModel(nn.Module, abc.ABC):
-    """A recurrent language model: ``encode`` runs the recurrent layers, ``logits`` and ``loss`` read out.
+    """A recurrent language model: ``encode`` runs the recurrent layers, ``logits`` and ``loss`` the output layer.
 
-    Tokens are time x batch. A model defines :meth:`encode` and :meth:`initial_state`; one whose output is not that of
-    its ``decoder`` overrides :meth:`logits` and :meth:`loss`.
+    Tokens are time x batch. A subclass defines :meth:`encode` and :meth:`initial_state`. It overrides :meth:`logits`
+    and :meth:`loss` if its output is not that of its ``decoder``.
     """
 
     embedding: nn.Embedding
 
     decoder: nn.Linear
-    """The output layer; :func:`~selfish_rnn.engine.pack` puts a packed one in its place."""
+    """Output layer; :func:`~selfish_rnn.engine.pack` replaces it by a packed one."""
 
     init_range: float = 0.1
-    """Embedding and output matrix start uniformly within ± this."""
+    """Bound of the uniform distribution from which embedding and output matrix start."""
 
     vocabulary: Any = None
-    """The words of a model that was trained, where they are known."""
+    """Words of a trained model, if known."""
 
     activation_penalty_on: ClassVar[Literal["output", "raw"]] = "output"
-    """Which field of :class:`Encoded` the activation penalty (AR) of this model is taken on."""
+    """Field of :class:`Encoded` that the activation penalty (AR) of this model applies to."""
 
     dense_parameters: ClassVar[tuple[str, ...]] = ()
     """Name patterns (as in :mod:`fnmatch`) of the weights that stay dense although their module is known."""
 
     def sparse_matrices(self) -> list[Chosen]:
-        """The weights that are made sparse: all of known modules but :attr:`dense_parameters`."""
+        """Return the weights that become sparse: all of known modules except :attr:`dense_parameters`."""
         return list(choose_weights(self, None, self.dense_parameters))
 
     @abc.abstractmethod
     def initial_state(self, batch_size: int) -> State:
-        """The zero state in which every epoch and every evaluation starts."""
+        """Return the zero state in which every epoch and every evaluation starts."""
 
     @abc.abstractmethod
     def encode(self, tokens: Tensor, state: State) -> Encoded:
         """Run the recurrent layers over a window."""
 
     def logits(self, output: Tensor) -> Tensor:
-        """Scores of every word (… x vocabulary): log-probabilities up to a constant per position."""
+        """Return the scores of all words (… x vocabulary): log-probabilities up to a constant per position."""
         scores: Tensor = self.decoder(output)
         return scores
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
-        """Mean negative log-probability of ``targets``."""
+        """Return the mean negative log-probability of ``targets``."""
         return output_loss(self.decoder, output, targets)
 
-    @abc.abstractmethod
     def describe(self, program: Program) -> Place:
-        """Write down what is computed for the next word, without dropout; the place of its scores."""
+        """Add the computation of one step to a program, without dropout; return the place of its scores.
+
+        A model that does not override this has no compiled step.
+        """
+        raise UserError(
+            f"{type(self).__name__} has no compiled step, because it does not describe one: define describe(program)"
+        )
 
     def next_word(self) -> NextWord | None:
-        """Scores word by word, each in one call of the kernels; only a packed or int8 model has that.
+        """Return the compiled step, which computes the scores of the next word in one call of the kernels.
+
+        Return None for a model without packed or int8 weights, and for one that does not :meth:`describe` its step.
 
         >>> step = model.next_word()
         >>> scores = step(word)
         """
-        return NextWord(self.describe) if packed_weights(self) or quantized_weights(self) else None
+        compiled = packed_weights(self) or quantized_weights(self)
+        return NextWord(self.describe) if compiled and type(self).describe is not LanguageModel.describe else None
 
     def unit_layers(self) -> list[UnitLayer]:
-        """The recurrent layers as units, for intrinsic sparse structures; not every model has such a description."""
+        """Return the recurrent layers as units, for intrinsic sparse structures; not every model defines them."""
         raise self._without_units()
 
     def resized(self, sizes: Sequence[int]) -> LanguageModel:
-        """A new model like this one, with fresh weights, whose :meth:`unit_layers` have these sizes."""
+        """Return a new model like this one, with fresh weights and these sizes of its :meth:`unit_layers`."""
         raise self._without_units()
 
     def _without_units(self) -> UserError:
@@ -115,21 +125,21 @@ class LanguageModel(nn.Module, abc.ABC):
         nn.init.zeros_(self.decoder.bias)
 
     def forward(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Scores of the next word at every position, and the state after the window."""
+        """Return the scores of the next word at every position, and the state after the window."""
         encoded = self.encode(tokens, self.initial_state(tokens.shape[1]) if state is None else state)
         return self.logits(encoded.output), encoded.state
 
 
 def detach(state: State) -> State:
-    """Cut the carried state from the graph of the window it comes from."""
+    """Detach the carried state from the graph of its window."""
     return tuple(tensor.detach() for tensor in state)
 
 
 @dataclass(frozen=True)
 class Dropouts:
-    """The probabilities with which a model drops words, the input, the state or what passes between layers, the output.
+    """Dropout probabilities of words, input, state or layer outputs, and output.
 
-    They are the arguments ``dropout_word``, … of its constructor.
+    The fields are the arguments ``dropout_word``, … of the model's constructor.
     """
 
     word: float
@@ -141,25 +151,25 @@ class Dropouts:
         check_probabilities(**self.arguments())
 
     def arguments(self) -> dict[str, float]:
-        """As the constructor of a model takes them."""
+        """Return the probabilities as keyword arguments of a model's constructor."""
         return {f"dropout_{name}": probability for name, probability in asdict(self).items()}
 
 
 def check_sizes(**sizes: int) -> None:
-    """Refuse a size below one, by the name the user gave it."""
+    """Raise an error if a size is below one; name it as the user did."""
     for name, size in sizes.items():
         if size < 1:
             raise UserError(f"{name} must be at least 1, got {size}")
 
 
 def check_init_range(init_range: float) -> None:
-    """Raise an error if the range of the starting weights is not a positive number."""
+    """Raise an error if the range of the initial weights is not a positive number."""
     if not 0 < init_range < math.inf:
         raise UserError(f"init_range must be a number greater than 0, got {init_range}")
 
 
 def check_probabilities(**probabilities: float) -> None:
-    """Refuse a dropout probability outside [0, 1): at 1 nothing would be left to scale up."""
+    """Raise an error if a dropout probability is outside [0, 1); at 1 no activation would be left to scale."""
     for name, probability in probabilities.items():
         if not 0 <= probability < 1:
             raise UserError(f"{name} must be at least 0 and less than 1, got {probability}")

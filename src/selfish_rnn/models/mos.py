@@ -34,9 +34,9 @@ class MixtureOfSoftmaxesLSTM(LanguageModel):
         [e_1; …; e_K] = dropout(tanh(L x + l))
         p = Σ_k π_k softmax(D e_k + d)
 
-    All layers but the last are ``hidden`` wide, the last is ``hidden_last`` wide. The masks of all dropouts are
-    drawn once per window. P is so small that the paper leaves it dense. The defaults are the paper's
-    WikiText-2 network (34,909,528 weights with 33,278 words).
+    All layers except the last have ``hidden`` units, the last has ``hidden_last``. All dropout masks are drawn once per
+    window. P is so small that the paper leaves it dense. The defaults are the paper's WikiText-2 network (34,909,528
+    weights with 33,278 words).
 
     >>> model = MixtureOfSoftmaxesLSTM(33_278, embedding=100, hidden=300, hidden_last=200, experts=5)
     >>> encoded = model.encode(tokens, model.initial_state(batch_size))  # tokens: time x batch
@@ -84,7 +84,7 @@ class MixtureOfSoftmaxesLSTM(LanguageModel):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Embedding U(±init_range), output bias 0, everything else U(±1/√n), n being the width of its layer's state."""
+        """Draw the embedding from U(±init_range), other weights from U(±1/√width); zero the output bias."""
         self._reset_embedding_and_decoder()
         for rnn in self.rnns:
             reset_uniform(rnn, rnn.hidden_size)
@@ -92,7 +92,7 @@ class MixtureOfSoftmaxesLSTM(LanguageModel):
             reset_uniform(module, self.rnns[-1].hidden_size)
 
     def initial_state(self, batch_size: int) -> State:
-        """Zeros: h and c of the first layer, h and c of the second, …; each 1 x batch x width of the layer."""
+        """Return zeros: h and c of the first layer, h and c of the second, …; each 1 x batch x width of the layer."""
         return tuple(self.decoder.bias.new_zeros(1, batch_size, rnn.hidden_size) for rnn in self.rnns for _ in "hc")
 
     def encode(self, tokens: Tensor, state: State) -> Encoded:
@@ -114,7 +114,7 @@ class MixtureOfSoftmaxesLSTM(LanguageModel):
         return program.mixture(prior, program.softmax(scores, self.experts))
 
     def logits(self, output: Tensor) -> Tensor:
-        """Log-probabilities of every word. In training, :meth:`loss` takes a fraction of the memory."""
+        """Return the log-probabilities of all words. In training, :meth:`loss` takes a fraction of the memory."""
         log_probabilities: Tensor = self.decoder(*self._mixture(output))
         return log_probabilities
 
@@ -122,6 +122,6 @@ class MixtureOfSoftmaxesLSTM(LanguageModel):
         return self.decoder.loss(*self._mixture(output), targets)
 
     def _mixture(self, output: Tensor) -> tuple[Tensor, Tensor]:
-        """π (… x experts) and e (… x experts x features), which the decoder mixes."""
+        """Return π (… x experts) and e (… x experts x features), which the decoder mixes."""
         latent = locked_dropout(torch.tanh(self.latent(output)), self.dropout_latent, self.training)
         return self.prior(output).softmax(-1), torch.unflatten(latent, -1, (self.experts, -1))

@@ -24,10 +24,11 @@ from selfish_rnn.runtime.word_program import Place, Program
 
 
 class MasterDistances(NamedTuple):
-    """How high in the order of neurons each word erases and writes, from 0 to 1; layer x time x batch.
+    """Distances of the master gates in the order of neurons, from 0 to 1; layer x time x batch.
 
-    ``forget`` is one minus the mean of the master forget gate: a large one means that the word closes a large
-    constituent. ``input`` is the mean of the master input gate.
+    Attributes:
+        forget: one minus the mean of the master forget gate; a word with a large value closes a large constituent.
+        input: mean of the master input gate.
     """
 
     forget: Tensor
@@ -37,9 +38,8 @@ class MasterDistances(NamedTuple):
 class OrderedNeuronsLSTM(LanguageModel):
     """Embedding, :class:`~selfish_rnn.models.cells.ordered_neurons.OrderedNeuronsCell` layers, tied output layer.
 
-    All layers but the last are ``hidden`` wide; the last is as wide as the embedding. The masks of all
-    dropouts are drawn once per window. The defaults are the paper's Penn Treebank network (25,232,180 weights
-    with 10,000 words).
+    All layers except the last have ``hidden`` units; the last is as wide as the embedding. All dropout masks are drawn
+    once per window. The defaults are the paper's Penn Treebank network (25,232,180 weights with 10,000 words).
 
     >>> model = OrderedNeuronsLSTM(10_000, embedding=200, hidden=400)
     >>> scores, state = model(tokens)  # tokens: time x batch
@@ -78,13 +78,13 @@ class OrderedNeuronsLSTM(LanguageModel):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Embedding U(±init_range), output bias 0, the cells U(±1/√fan-in)."""
+        """Draw the embedding from U(±init_range) and the cells from U(±1/√fan-in); zero the output bias."""
         self._reset_embedding_and_decoder()
         for cell in self.cells:
             cell.reset_parameters()
 
     def initial_state(self, batch_size: int) -> State:
-        """Zeros: h and c of the first layer, h and c of the second, …; each batch x width of the layer."""
+        """Return zeros: h and c of the first layer, h and c of the second, …; each batch x width of the layer."""
         return tuple(self.decoder.bias.new_zeros(batch_size, cell.hidden) for cell in self.cells for _ in "hc")
 
     def encode(self, tokens: Tensor, state: State) -> Encoded:
@@ -97,15 +97,15 @@ class OrderedNeuronsLSTM(LanguageModel):
         x = program.row(self.embedding.weight)
         for cell in self.cells:
             h, c = program.state(cell.hidden), program.state(cell.hidden)
-            kept = 1 - cell.weight_drop
-            sums = program.product(cell.weight_recurrent, h, cell.bias_recurrent, factor=kept)
+            keep = 1 - cell.weight_drop
+            sums = program.product(cell.weight_recurrent, h, cell.bias_recurrent, factor=keep)
             inputs = program.product(cell.weight_input, x, cell.bias_input)
             x = program.cell("ordered_cell", inputs, sums, h, c, cell.chunk)
         return program.product(self.decoder.weight, x, self.decoder.bias)
 
     @torch.no_grad()
     def distances(self, tokens: Tensor, state: State | None = None) -> MasterDistances:
-        """The distances of the master gates at every word; call it in evaluation mode."""
+        """Return the distances of the master gates at every word; call it in evaluation mode."""
         outputs = self._run(tokens, self.initial_state(tokens.shape[1]) if state is None else state)
         return MasterDistances(
             torch.stack([output.forget_distance for output in outputs]),
@@ -113,7 +113,7 @@ class OrderedNeuronsLSTM(LanguageModel):
         )
 
     def _run(self, tokens: Tensor, state: State) -> list[CellOutput]:
-        """Every layer's output, before dropout."""
+        """Return the output of every layer before dropout."""
         entering = embed(self.embedding, tokens, self.dropouts.word, self.training)
         probability, outputs = self.dropouts.input, list[CellOutput]()
         for layer, hidden, cell in zip(self.cells, state[::2], state[1::2], strict=True):

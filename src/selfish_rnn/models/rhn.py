@@ -16,10 +16,10 @@ from selfish_rnn.sparsifier.iss import UnitLayer, UnitPart
 class RecurrentHighwayNetwork(LanguageModel):
     """Embedding, one :class:`~selfish_rnn.models.cells.highway.HighwayCell`, output layer tied to the embedding.
 
-    Every dropout mask is drawn once per window: of whole words, of the input and the output for all time
-    steps, of the state for all time steps and all depths. ``transform_bias`` is where the bias of the
-    transform gate starts; none leaves it random, as the paper's experiments do, while Zilly et al. take -2.
-    The defaults are the paper's Penn Treebank network (23,484,060 weights with 10,000 words).
+    Every dropout mask is drawn once per window: for whole words, for input and output at all time steps, and for the
+    state at all time steps and depths. ``transform_bias`` is the initial bias of the transform gate; None draws it at
+    random, as in the paper's experiments, while Zilly et al. use -2. The defaults are the paper's Penn Treebank network
+    (23,484,060 weights with 10,000 words).
 
     >>> model = RecurrentHighwayNetwork(10_000, hidden=200, depth=4, transform_bias=-2)
     >>> scores, state = model(tokens)  # tokens: time x batch
@@ -51,12 +51,12 @@ class RecurrentHighwayNetwork(LanguageModel):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Embedding U(±init_range), output bias 0, the cell U(±1/√hidden) but for a given ``transform_bias``."""
+        """Draw the embedding from U(±init_range) and the cell from U(±1/√hidden); zero the output bias."""
         self._reset_embedding_and_decoder()
         self.cell.reset_parameters(self.transform_bias)
 
     def initial_state(self, batch_size: int) -> State:
-        """One tensor of zeros, batch x hidden."""
+        """Return one tensor of zeros, batch x hidden."""
         return (self.decoder.bias.new_zeros(batch_size, self.cell.hidden),)
 
     def encode(self, tokens: Tensor, state: State) -> Encoded:
@@ -80,11 +80,11 @@ class RecurrentHighwayNetwork(LanguageModel):
         return program.product(self.decoder.weight, state, self.decoder.bias)
 
     def unit_layers(self) -> list[UnitLayer]:
-        """One layer: a unit spans all depths, since the carry path hands its state from each to the next.
+        """Return one layer: a unit spans all depths, because the carry path connects its states.
 
-        The output matrix is the embedding, so a unit is also a dimension of the embedding, and with that a column of
-        W. That column does not read the unit's state, only its dimension of the embedding, which is zero where
-        the output does not read the unit.
+        The output matrix is the embedding, so a unit is also a dimension of the embedding and a column of W. That
+        column reads the unit's dimension of the embedding and not its state. The dimension is zero where the output
+        does not read the unit.
         """
         parts = [
             UnitPart(self.embedding.get_parameter("weight"), axis=1, reads=True),

@@ -1,4 +1,4 @@
-"""The stacked LSTM language model of Zaremba et al. (2014), and its GRU and vanilla RNN siblings."""
+"""Stacked LSTM language model of Zaremba et al. (2014), and its GRU and vanilla RNN variants."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS: dict[str, Callable[..., nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU, 
 
 
 class StackedRNN(LanguageModel):
-    """Embedding, ``layers`` recurrent layers, output layer, with dropout on everything but the recurrence.
+    """Embedding, ``layers`` recurrent layers and an output layer, with dropout everywhere except in the recurrence.
 
     For ``cell="lstm"`` every layer computes, from its input x and its state (h, c),
 
@@ -29,9 +29,9 @@ class StackedRNN(LanguageModel):
         c' = σ(f) c + σ(i) tanh(g)
         h' = σ(o) tanh(c')
 
-    Dropout is drawn afresh for every element: after the embedding, between layers and after the top layer.
-    ``hidden`` is the width of all layers, or one width for each. The defaults are the paper's Penn Treebank network
-    (66,034,000 weights with 10,000 words).
+    Dropout is drawn per element: after the embedding, between layers and after the top layer. ``hidden`` is the width
+    of all layers, or one width for each. The defaults are the paper's Penn Treebank network (66,034,000 weights with
+    10,000 words).
 
     >>> model = StackedRNN(10_000, embedding=200, hidden=200, cell="gru")
     >>> scores, state = model(tokens)  # tokens: time x batch
@@ -66,7 +66,7 @@ class StackedRNN(LanguageModel):
         self.embedding = nn.Embedding(vocabulary, embedding)
         self.rnn: nn.RNNBase | nn.ModuleList
         if len(set(widths)) == 1:
-            # One layer has nothing in between, and torch warns about a dropout it cannot place.
+            # torch warns about dropout between layers if there is only one layer.
             self.rnn = _KINDS[cell](embedding, widths[0], layers, dropout=dropout if layers > 1 else 0.0)
         else:
             # torch's modules have layers of one width only.
@@ -83,15 +83,16 @@ class StackedRNN(LanguageModel):
         return self.decoder.weight is self.embedding.weight
 
     def reset_parameters(self) -> None:
-        """Embedding and output matrix U(±init_range), output bias 0, recurrent layers U(±1/√hidden)."""
+        """Draw embedding and output matrix from U(±init_range), layers from U(±1/√hidden); zero the output bias."""
         self._reset_embedding_and_decoder()
         for rnn in self._rnns():
             reset_uniform(rnn, rnn.hidden_size)
 
     def initial_state(self, batch_size: int) -> State:
-        """Zeros: (h, c) for the LSTM, (h,) for the others; each layers x batch x hidden.
+        """Return zeros: (h, c) for the LSTM, (h,) for other cells; each layers x batch x hidden.
 
-        With layers of different widths: those of the first layer, those of the second, …; each 1 x batch x width.
+        Layers of different widths have separate tensors: those of the first layer, of the second, …; each 1 x batch x
+        width.
         """
         zeros = self.decoder.bias.new_zeros
         shapes = [(rnn.num_layers, batch_size, rnn.hidden_size) for rnn in self._rnns()]
@@ -117,10 +118,10 @@ class StackedRNN(LanguageModel):
         return program.product(self.decoder.weight, x, self.decoder.bias)
 
     def unit_layers(self) -> list[UnitLayer]:
-        """One for every recurrent layer; the next layer, or the decoder, reads it.
+        """Return one entry per recurrent layer; the next layer, or the decoder, reads it.
 
-        With ``tied`` a unit of the last layer is also a dimension of the embedding, and with that a column of the first
-        layer's input matrix.
+        With ``tied``, a unit of the last layer is also a dimension of the embedding and a column of the first input
+        matrix.
         """
         cells = [(rnn, layer) for rnn in self._rnns() for layer in range(rnn.num_layers)]
         readers = [rnn.get_parameter(f"weight_ih_l{layer}") for rnn, layer in cells[1:]]
@@ -160,7 +161,7 @@ class StackedRNN(LanguageModel):
         return 2 if self.kind == "lstm" else 1
 
     def _rnns(self) -> list[nn.RNNBase]:
-        """The recurrent modules in order: one, or with layers of different widths one for each layer."""
+        """Return the recurrent modules in order: one module, or one per layer if the widths differ."""
         return [cast(nn.RNNBase, rnn) for rnn in self.rnn] if isinstance(self.rnn, nn.ModuleList) else [self.rnn]
 
 

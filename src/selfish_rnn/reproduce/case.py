@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from selfish_rnn.experiment.presets import assignment
+
 METHOD_WORDS: dict[str, tuple[str, ...]] = {
     "by-matrix": ("method=selfish", "method.pool=matrix"),
     "no-gate-redistribution": ("method=selfish", "method.pool=gate", "method.redistribution=gate"),
@@ -46,10 +48,12 @@ class Case:
 
     def words(self, updates: int) -> tuple[str, ...]:
         """The case as words of ``selfish-rnn train``, laid over a preset that rewires after so many updates."""
-        method = METHOD_WORDS.get(self.method, (f"method={self.method}",))
-        sparsity = () if self.sparsity is None else (f"sparsity={self.sparsity:g}",)
-        interval = () if self.rewire_every == 1 else (f"rewire_every={max(round(self.rewire_every * updates), 1)}",)
-        return (*method, f"optimizer.name={self.optimizer}", *sparsity, *interval, *self.changes)
+        method = METHOD_WORDS.get(self.method, (assignment("method", self.method),))
+        sparsity = () if self.sparsity is None else (assignment("sparsity", self.sparsity),)
+        interval = (
+            () if self.rewire_every == 1 else (assignment("rewire_every", max(round(self.rewire_every * updates), 1)),)
+        )
+        return (*method, assignment("optimizer.name", self.optimizer), *sparsity, *interval, *self.changes)
 
 
 @dataclass(frozen=True)

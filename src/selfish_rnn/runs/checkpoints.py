@@ -35,7 +35,7 @@ from selfish_rnn.files import (
     write_safetensors,
 )
 
-FORMAT = 2
+FORMAT = 3
 """Raised when a checkpoint of before cannot be continued."""
 
 _KEPT = 2

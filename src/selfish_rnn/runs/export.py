@@ -6,16 +6,15 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
-import torch
 from pydantic import ValidationError
-from torch import Tensor
 
 from selfish_rnn.corpora import Corpus, Vocabulary, load_corpus, truncated, with_words
 from selfish_rnn.engine import available
-from selfish_rnn.engine.int8 import shipping
+from selfish_rnn.engine.saving import SavedWeights, make_sparse
 from selfish_rnn.errors import UserError, shown
 from selfish_rnn.experiment.comparison import identity
 from selfish_rnn.experiment.presets import explain
@@ -26,14 +25,12 @@ from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.checkpoints import WRONG_CONTENT
 from selfish_rnn.runs.run import Run
 from selfish_rnn.runtime.word_program import program_text
-from selfish_rnn.topology.topology import SAVED_TYPES
 from selfish_rnn.training.evaluation import EvaluationSettings
-from selfish_rnn.training.saved_weights import restore
 
 Precision = Literal["float32", "int8"]
 Part = TypeVar("Part", bound=Section)
 
-FORMATS: dict[str, Precision] = {"1": "float32", "int8 1": "int8"}
+FORMATS: dict[str, Precision] = {"2": "float32", "int8 2": "int8"}
 """The precision of the weights in files of each format."""
 
 _REMEDY = "make one with `selfish-rnn export RUN`"
@@ -42,12 +39,11 @@ _REMEDY = "make one with `selfish-rnn export RUN`"
 def export(run: Run, path: str | os.PathLike[str], *, precision: Precision = "float32") -> None:
     """Write the best model of a run with its vocabulary to one safetensors file.
 
-    A sparse matrix is there as its existing weights, in the order of their positions, and which exist as
-    :meth:`~selfish_rnn.topology.Topology.to_saved` says it; with ``precision="int8"`` the weights are rounded as
-    :func:`selfish_rnn.quantize` does it, the scale of every row is there, and what is computed for the next word, so
-    that a program without Python can do it.
+    Of a sparse matrix only the existing weights and their positions are written (``docs/format.md``). With
+    ``precision="int8"`` they are rounded as :func:`selfish_rnn.quantize` does it, and the file has the program of the
+    model, so that a runtime without Python can run it.
     """
-    experiment, tensors = run.experiment, run.folder.read_model(identity(run.experiment))
+    experiment, saved = run.experiment, run.folder.read_model(identity(run.experiment))
     metadata = {
         "format": next(name for name, kind in FORMATS.items() if kind == precision),
         "model": json.dumps(experiment.model.model_dump(mode="json")),
@@ -57,12 +53,12 @@ def export(run: Run, path: str | os.PathLike[str], *, precision: Precision = "fl
         "training": json.dumps({"tokens": experiment.train_tokens, "sha256": run.folder.corpus_checksum()}),
     }
     if precision == "int8":
-        if not any(name.endswith(shipping.MASK) for name in tensors):
+        if not saved.shapes:
             raise UserError(f"{run.folder.path} has no sparse weights: int8 is for sparse models")
         model = experiment.model.outline(len(run.vocabulary))
-        tensors = shipping.int8_tensors(tensors, _shapes(model))
+        saved = saved.quantized()
         metadata["step"] = program_text(model, model.describe)
-    save_tensors(path, tensors, metadata)
+    save_tensors(path, saved.tensors, {**metadata, **saved.metadata})
 
 
 def load_model(
@@ -94,7 +90,7 @@ class ExportedModel:
 
     path: Path
     precision: Precision
-    tensors: dict[str, Tensor]
+    weights: SavedWeights
     settings: ModelSettings
     vocabulary: Vocabulary
     corpus_name: str | None
@@ -133,7 +129,7 @@ class ExportedModel:
         return cls(
             path,
             FORMATS[metadata["format"]],
-            tensors,
+            SavedWeights.read(tensors, metadata, str(path)),
             checked,
             Vocabulary.from_json(metadata["vocabulary"]),
             metadata.get("corpus"),
@@ -150,18 +146,9 @@ class ExportedModel:
                 f"{self.path} has weights in {self.precision}: int8 arithmetic takes a file made with `selfish-rnn "
                 "export RUN --precision int8`, and the kernels"
             )
-        tensors = self.tensors
-        if self.precision == "int8":
-            shapes = _shapes(self.settings.outline(len(self.vocabulary)))
-            tensors = shipping.float_tensors(tensors, shapes, str(self.path))
-        for name, tensor in tensors.items():
-            expected = SAVED_TYPES if name.endswith(shipping.MASK) else (torch.float32,)
-            if tensor.dtype not in expected:
-                names = " or ".join(map(str, expected))
-                raise UserError(f"{self.path} is damaged: {name} is {tensor.dtype}, not {names}")
-        model = restore(lambda: self.settings.build(len(self.vocabulary)), tensors, str(self.path), packed=packed)
-        if arithmetic == "int8":
-            shipping.put_int8(model, self.tensors, str(self.path))
+        words, int8 = len(self.vocabulary), arithmetic == "int8"
+        outline = partial(self.settings.outline, words)
+        model = make_sparse(outline, self.weights, str(self.path), packed=packed, int8=int8)
         model.vocabulary = self.vocabulary
         return model.eval()
 
@@ -192,7 +179,3 @@ def _part(kind: type[Part], key: str, metadata: Mapping[str, str]) -> Part:
         return kind.model_validate_json(metadata.get(key, "{}"))
     except ValidationError as error:
         raise TypeError(f"the settings of its {key}: {explain(error, kind)}") from None
-
-
-def _shapes(model: LanguageModel) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from selfish_rnn.corpora import Corpus, Vocabulary
+from selfish_rnn.engine.saving import SavedWeights
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import is_partial, load_tensors, lock, remove_partial, write_atomically, write_json
 from selfish_rnn.runs.checkpoints import WRONG_CONTENT, CheckpointStore
@@ -175,7 +174,7 @@ class RunFolder:
         """Return the file of the best model of an additional average."""
         return self.averages / f"{name}.safetensors"
 
-    def read_model(self, run: str, average: str | None = None) -> dict[str, Tensor]:
+    def read_model(self, run: str, average: str | None = None) -> SavedWeights:
         """Return the weights of the best model so far, or of an additional average.
 
         Weights of a run with another identity, or trained with other words than ``vocabulary.json`` has, are refused.
@@ -190,7 +189,7 @@ class RunFolder:
                 f"continue with `{self.resume_command}`"
             )
         self.read_model_vocabulary(metadata)
-        return tensors
+        return SavedWeights.read(tensors, metadata, str(path))
 
     def read_model_vocabulary(self, metadata: Mapping[str, str]) -> Vocabulary:
         """Return the words of the best model; words that differ from those in its metadata are refused."""

@@ -202,7 +202,8 @@ class RunRecorder(PauseKeeper):
             "run": identity(trainer.experiment),
             "vocabulary": trainer.corpus.vocabulary.checksum(),
         }
-        save_tensors(path, trainer.weights(), metadata)
+        saved = trainer.weights()
+        save_tensors(path, saved.tensors, {**metadata, **saved.metadata})
 
     def on_epoch(self, record: EpochRecord) -> None:
         self.folder.metrics.append(record)

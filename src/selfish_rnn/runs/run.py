@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from selfish_rnn.corpora import (
     KNOWN_CORPORA,
@@ -23,6 +22,7 @@ from selfish_rnn.corpora import (
     with_frequent_words,
 )
 from selfish_rnn.engine import available
+from selfish_rnn.engine.saving import SavedWeights, make_sparse
 from selfish_rnn.errors import RankLostError, SaidByFirst, UserError
 from selfish_rnn.experiment.comparison import changed_settings, identity
 from selfish_rnn.experiment.presets import build_experiment, read_config, to_yaml
@@ -40,7 +40,6 @@ from selfish_rnn.training.engine_choice import EngineChoice, choose_engine
 from selfish_rnn.training.evaluation import evaluate_splits
 from selfish_rnn.training.metrics import DivergedError, Listener
 from selfish_rnn.training.ranks import Ranks
-from selfish_rnn.training.saved_weights import restore
 from selfish_rnn.training.trainer import Trainer
 
 
@@ -148,13 +147,13 @@ class Run:
         epochs = f"of epoch {about['epoch']} of {self.experiment.epochs}" if "epoch" in about else "of its first epochs"
         return f"the run in {self.folder.path} is not finished: this is its best model so far, {epochs}"
 
-    def _weights(self, average: str | None = None) -> dict[str, Tensor]:
+    def _weights(self, average: str | None = None) -> SavedWeights:
         return self.folder.read_model(identity(self.experiment), average)
 
-    def _model(self, weights: Mapping[str, Tensor], words: int) -> LanguageModel:
+    def _model(self, weights: SavedWeights, words: int) -> LanguageModel:
         experiment = self.experiment
         packed = experiment.engine == "packed" and torch.device(experiment.device).type == "cpu" and available()
-        model = restore(lambda: experiment.model.build(words), weights, str(self.folder.model), packed=packed)
+        model = make_sparse(lambda: experiment.model.outline(words), weights, str(self.folder.model), packed=packed)
         return model.to(experiment.device).eval()
 
     @property

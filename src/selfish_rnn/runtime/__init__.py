@@ -1,6 +1,7 @@
 """Runtime: a model as a program that runs one step at a time, in Python, C and C++."""
 
+from selfish_rnn.runtime.calibration import Calibration, calibrate
 from selfish_rnn.runtime.cells import register_step
 from selfish_rnn.runtime.streaming import Stream, stream
 
-__all__ = ["Stream", "register_step", "stream"]
+__all__ = ["Calibration", "Stream", "calibrate", "register_step", "stream"]

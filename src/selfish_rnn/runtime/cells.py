@@ -20,6 +20,16 @@ MODULES: dict[type[nn.Module], Translator] = {}
 """Translations of whole modules: functions of the trace, the module and the arguments of its forward."""
 
 
+def translates(*modules: type[nn.Module]) -> Callable[[Translator], Translator]:
+    """Register a function as the translation of whole modules: of the trace, the module and its arguments."""
+
+    def register(translator: Translator) -> Translator:
+        MODULES.update(dict.fromkeys(modules, translator))
+        return translator
+
+    return register
+
+
 def register_step(cell: type[nn.Module], step: Step, state: Callable[[Any], State]) -> None:
     """Register the step of your own cell for :func:`~selfish_rnn.stream`.
 
@@ -57,7 +67,7 @@ def register_step(cell: type[nn.Module], step: Step, state: Callable[[Any], Stat
             trace.program.set_state(value, trace.vector(tensor))
         return result
 
-    MODULES[cell] = translator
+    translates(cell)(translator)
 
 
 def _leaves(state: State) -> Iterator[Tensor]:
@@ -82,6 +92,14 @@ def module_translator(module: nn.Module) -> Translator | None:
 # Layers of torch and their packed counterparts
 
 
+def linear(trace: Trace, weight: Any, x: Value, bias: Tensor | None = None, vectors: int = 1) -> Value:
+    """Add the product of a weight of a module with a value."""
+    matrix, activations = trace.matrix(weight)
+    shift = None if bias is None else bias.detach()
+    name = trace.weight_name(weight)
+    return trace.program.linear(matrix, x, shift, activations=activations, vectors=vectors, name=name)
+
+
 def recurrent_layer(
     trace: Trace,
     kind: str,
@@ -103,19 +121,14 @@ def recurrent_layer(
     w, r, input_bias, recurrent_bias, projection = weights
     outputs = hidden if projection is None else projection.shape[0]
     h, keeps_h = trace.entering(states[0], outputs, f"h{suffix}")
-    sums = list[Value]()
-    for weight, value, bias in ((w, x, input_bias), (r, h, recurrent_bias)):
-        matrix, activations = trace.matrix(weight)
-        shift = None if bias is None else bias.detach()
-        sums.append(program.linear(matrix, value, shift, activations=activations, name=trace.weight_name(weight)))
+    sums = [linear(trace, w, x, input_bias), linear(trace, r, h, recurrent_bias)]
     if kind == "lstm":
         c, keeps_c = trace.entering(states[1], hidden, f"c{suffix}")
         after, c_after = program.lstm_cell(sums[0], sums[1], c)
         if keeps_c:
             program.set_state(c, c_after)
         if projection is not None:
-            matrix, activations = trace.matrix(projection)
-            after = program.linear(matrix, after, activations=activations, name=trace.weight_name(projection))
+            after = linear(trace, projection, after)
         results = [after, c_after]
     elif kind == "gru":
         results = [program.gru_cell(sums[0], sums[1], h)]
@@ -187,6 +200,7 @@ FUNCTIONS: dict[Any, Translator] = {
 """Translations of functions of torch that the dispatcher would divide."""
 
 
+@translates(PackedRecurrent)
 def _packed_layers(trace: Trace, module: PackedRecurrent, x: Any, state: Any = None) -> Any:
     if not isinstance(x, Tensor):
         raise trace.refuse("its forward", "packed sequences cannot be streamed; pass a tensor")
@@ -211,6 +225,7 @@ def _packed_layers(trace: Trace, module: PackedRecurrent, x: Any, state: Any = N
     return output, tuple(finals) if lstm else finals[0]
 
 
+@translates(PackedRecurrentCell)
 def _packed_cell(trace: Trace, module: PackedRecurrentCell, x: Tensor, state: Any = None) -> Any:
     with trace.pause():
         results = module.original_forward(x, state)
@@ -222,7 +237,3 @@ def _packed_cell(trace: Trace, module: PackedRecurrentCell, x: Tensor, state: An
     for tensor, value in zip(tensors, values, strict=True):
         trace.bind(tensor, value)
     return tuple(tensors) if lstm else tensors[0]
-
-
-MODULES[PackedRecurrent] = _packed_layers
-MODULES[PackedRecurrentCell] = _packed_cell

@@ -457,7 +457,7 @@ def _rows(trace: Trace, weight: Any, tokens: Tensor) -> Value:
     if isinstance(weight, Tensor) and trace.is_traced(weight):
         raise trace.refuse("embedding", "its matrix depends on the input")
     matrix, _ = trace.matrix(weight)
-    return trace.program.embedding(matrix, trace.token(tokens, weight.shape[0]))
+    return trace.program.embedding(matrix, trace.token(tokens, weight.shape[0]), trace.weight_name(weight))
 
 
 # Operations that only move numbers: they run on the shadow.

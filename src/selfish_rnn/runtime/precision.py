@@ -55,6 +55,7 @@ class Precisions:
                 raise ValueError(f"the precision of {pattern!r} must be one of {known}, not {precision!r}")
         self._unused = set(self._patterns) - {"*"}
         self._made: dict[tuple[Any, ...], tuple[Any, Matrix]] = {}
+        self.weights: dict[str, Any] = {}
         self.reports: dict[str, LayerReport] = {}
 
     def __call__(self, name: str, weight: Any) -> tuple[Matrix, Precision]:
@@ -70,6 +71,7 @@ class Precisions:
         if key not in self._made:
             # With the weight itself, whose address is not used again while it is here.
             self._made[key] = weight, _laid_out(weight, precision)
+            self.weights.setdefault(name, weight)
             self.reports.setdefault(name, _report(name, weight, self._made[key][1], precision))
         return self._made[key][1], "int8" if precision == "int8" else "float32"
 

@@ -159,14 +159,14 @@ class Program:
 
     # Matrices
 
-    def embedding(self, matrix: Matrix, token: Token) -> Value:
+    def embedding(self, matrix: Matrix, token: Token, name: str = "embedding") -> Value:
         """Return the row of a matrix that a token names."""
         rows, columns = _shape(matrix)
         if not isinstance(token, Token) or token.program is not self:
             raise TypeError("embedding needs a token of this program")
         if rows < token.count:
             raise ValueError(f"an embedding of {rows} rows cannot serve tokens up to {token.count - 1}")
-        return self._add("embedding", [], columns, [token.index], [self._matrix(matrix, "embedding")])
+        return self._add("embedding", [], columns, [token.index], [self._matrix(matrix, name)])
 
     def linear(
         self,

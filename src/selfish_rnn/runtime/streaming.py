@@ -16,7 +16,9 @@ from selfish_rnn.runtime.translation import (
     Call,
     Difference,
     check_sequence,
+    checked_inputs,
     difference,
+    evaluating,
     step_inputs,
     translate,
     understand,
@@ -66,14 +68,9 @@ def stream(
     Raises:
         ValueError: the model cannot be streamed; the message names the module, the operation and the reason.
     """
-    inputs = _checked_inputs(model, example)
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
+    inputs = checked_inputs(model, example)
+    with evaluating(model):
         return _translated(model, inputs, state, time_axis, precision)
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _translated(
@@ -94,21 +91,6 @@ def _translated(
         choice.check_patterns()
         worst = difference(reference, _outputs(program, call, len(reference)))
     return Stream(program, choice.reports.values(), worst.relative)
-
-
-def _checked_inputs(model: nn.Module, example: Any) -> list[Tensor]:
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"stream needs a torch.nn.Module, not {type(model).__name__}")
-    inputs = [example] if isinstance(example, Tensor) else list(example) if isinstance(example, list | tuple) else []
-    if not inputs or not all(isinstance(x, Tensor) and x.numel() for x in inputs):
-        raise TypeError("the example must be a tensor with at least one step, or a tuple of such tensors")
-    for x in inputs:
-        if x.dtype not in (torch.float32, torch.int64, torch.int32):
-            raise TypeError(f"the example must hold float32 numbers or integer token ids, not {x.dtype}")
-    for name, parameter in model.named_parameters():
-        if parameter.device.type != "cpu" or parameter.dtype not in (torch.float32, torch.int8):
-            raise ValueError(f"{name} is {parameter.dtype} on {parameter.device}: call model.float().cpu() first")
-    return [x.detach() for x in inputs]
 
 
 def _outputs(program: Program, call: Call, steps: int) -> list[dict[str, Tensor]]:

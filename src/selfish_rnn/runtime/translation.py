@@ -103,6 +103,34 @@ class Call:
         return results
 
 
+def checked_inputs(model: nn.Module, example: Any) -> list[Tensor]:
+    """Return the inputs of an example, or raise an error if they or the model cannot be streamed."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"stream needs a torch.nn.Module, not {type(model).__name__}")
+    inputs = [example] if isinstance(example, Tensor) else list(example) if isinstance(example, list | tuple) else []
+    if not inputs or not all(isinstance(x, Tensor) and x.numel() for x in inputs):
+        raise TypeError("the example must be a tensor with at least one step, or a tuple of such tensors")
+    for x in inputs:
+        if x.dtype not in (torch.float32, torch.int64, torch.int32):
+            raise TypeError(f"the example must hold float32 numbers or integer token ids, not {x.dtype}")
+    for name, parameter in model.named_parameters():
+        if parameter.device.type != "cpu" or parameter.dtype not in (torch.float32, torch.int8):
+            raise ValueError(f"{name} is {parameter.dtype} on {parameter.device}: call model.float().cpu() first")
+    return [x.detach() for x in inputs]
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Run a block with the model in evaluation mode, and restore the mode of every module."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
 def understand(model: nn.Module, inputs: Sequence[Tensor], state: Any, axis: int | None) -> Call:
     """Find the axis of time of a forward, and its outputs.
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from selfish_rnn.errors import UserError, unknown
 from selfish_rnn.experiment.comparison import flat
-from selfish_rnn.experiment.presets import build_experiment, read_config, read_preset, with_assignments
+from selfish_rnn.experiment.presets import assignment, build_experiment, read_config, read_preset, with_assignments
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.experiment.small_dense import resolve_model
 from selfish_rnn.files import read_json, write_json
@@ -39,7 +39,7 @@ class SweepRun:
     @property
     def words(self) -> tuple[str, ...]:
         """As ``selfish-rnn train`` takes them."""
-        return (self.preset, *(f"{key}={_text(value)}" for key, value in dict((*self.settings, *self.varied)).items()))
+        return (self.preset, *itertools.starmap(assignment, dict((*self.settings, *self.varied)).items()))
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -49,7 +49,7 @@ class SweepRun:
     @property
     def name(self) -> str:
         """What tells the run from the others, as the name of a folder."""
-        text = "-".join(f"{key}-{_text(value)}" for key, value in self.varied) or self.preset
+        text = "-".join(itertools.starmap(assignment, self.varied)).replace("=", "-") or self.preset
         name = re.sub(r"[^\w.+-]+", "-", text).strip("-.")
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}-{digest}"
@@ -171,7 +171,3 @@ def _combinations(grid: Any, path: Path) -> Iterator[tuple[tuple[str, Any], ...]
             raise UserError(f"{path}: grid.{key} must be a list of values, such as [1, 2, 3], got {values!r:.60}")
         choices.append([flat({str(key): value}).items() for value in values])
     return (tuple(itertools.chain(*chosen)) for chosen in itertools.product(*choices))
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

@@ -162,6 +162,8 @@ torch.serialization.add_safe_globals([_left_out])
 
 def refuse_missing(state: Mapping[str, Any], keys: Sequence[str], what: str) -> None:
     """Refuse a saved state that lacks some of its keys."""
+    if "masks" in state:
+        raise ValueError(f"the state of {what} was saved by an earlier version, with masks: this one reads topologies")
     missing = sorted(set(keys) - state.keys())
     if missing:
         raise ValueError(f"this is not the state of {what}: it has no {', '.join(missing)}")

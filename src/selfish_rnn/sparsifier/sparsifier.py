@@ -37,6 +37,7 @@ from selfish_rnn.sparsifier.start import (
 from selfish_rnn.sparsifier.units import Granularity, views_of
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.topology import Allocation, Method, Rewiring, Schedule, Topology, prune, rewire
+from selfish_rnn.topology.layout import topology_tensors
 from selfish_rnn.topology.methods import find_method, find_part
 from selfish_rnn.topology.rewiring import PruneCount
 
@@ -216,7 +217,7 @@ def _over_network(matrices: Sequence[Matrix], total: int) -> list[PruneCount]:
     return counts
 
 
-STATE_KEYS = ("rewirings_done", "steps_done", "last_rewired_fraction", "parts", "generator", "shapes", "masks")
+STATE_KEYS = ("rewirings_done", "steps_done", "last_rewired_fraction", "parts", "generator", "shapes", "topologies")
 
 
 class Sparsifier(TopologyKeeper):
@@ -537,9 +538,9 @@ class Sparsifier(TopologyKeeper):
     # Saving
 
     def state_dict(self) -> dict[str, Any]:
-        """Topology, random generator and progress; masks as bits, or as positions where these are smaller.
+        """Return topologies, random generator and progress, and gradients that a rewiring will use.
 
-        Gradients that a rewiring will use, too.
+        Topologies are in the layout of ``docs/format.md``; a matrix without positions or bits has all its weights.
         """
         occasional = {
             "gradients": {weight.name: weight.collected_gradient() for weight in self.weights if weight.has_gradient},
@@ -557,7 +558,12 @@ class Sparsifier(TopologyKeeper):
             "pool": self.method.pool.name if self.method.removal else None,
             "generator": self._generator.get_state(),
             "shapes": {weight.name: list(weight.shape) for weight in self.weights},
-            "masks": {weight.name: weight.topology.to_saved() for weight in self.weights},
+            "topologies": {
+                name: tensor
+                for weight in self.weights
+                if weight.count < weight.size
+                for name, tensor in topology_tensors(weight.name, weight.topology).items()
+            },
         }
 
     def _weight_gradients(self) -> dict[str, Tensor]:
@@ -577,8 +583,7 @@ class Sparsifier(TopologyKeeper):
                 f"the saved state is of another method than {self.method.name!r}: its parts keep other things"
             )
         check_saved_pool(state, self.method)
-        check_saved_pool(state, self.method)
-        topologies = saved_topologies(self.weights, state["masks"], state["shapes"])
+        topologies = saved_topologies(self.weights, state["topologies"], state["shapes"])
         for budget, saved in zip(self._budgets or (), topologies, strict=False):
             if budget.stays_dense and saved.count < saved.size:
                 raise ValueError(

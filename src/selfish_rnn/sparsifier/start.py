@@ -19,6 +19,7 @@ from selfish_rnn.sparsifier.selection import Chosen, joined_gates, matches_name,
 from selfish_rnn.sparsifier.weights import SparseWeight, StoredWeight
 from selfish_rnn.topology import Allocation, GateLayout, Method, Topology, View
 from selfish_rnn.topology.allocation import budget
+from selfish_rnn.topology.layout import read_topology, stored_keys
 from selfish_rnn.topology.methods import find_part
 from selfish_rnn.topology.topology import rows_as
 
@@ -437,10 +438,10 @@ def check_saved_pool(state: Mapping[str, Any], method: Method) -> None:
 
 
 def saved_topologies(
-    weights: Sequence[SparseWeight], masks: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]
+    weights: Sequence[SparseWeight], saved: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]
 ) -> list[Topology]:
-    """The topologies of a saved state, which must be of these weights."""
-    differing = sorted(set(masks) ^ {weight.name for weight in weights})
+    """Return the topologies of a saved state, which must be of these weights."""
+    differing = sorted(set(shapes) ^ {weight.name for weight in weights})
     if differing:
         raise ValueError(
             f"the saved topology is of other weights than this model's; they differ in {differing}: bind with the "
@@ -452,4 +453,11 @@ def saved_topologies(
                 f"{weight.name}: the saved topology is of shape {tuple(shapes[weight.name])}, "
                 f"the matrix of shape {weight.shape}"
             )
-    return [Topology.from_saved(masks[weight.name], weight.shape, weight.gates) for weight in weights]
+    return [_saved_topology(weight, saved) for weight in weights]
+
+
+def _saved_topology(weight: SparseWeight, saved: Mapping[str, Tensor]) -> Topology:
+    """Return the saved topology of a weight; without positions or bits all its weights exist."""
+    if not stored_keys(saved, weight.name):
+        return Topology(weight.shape, weight.gates, torch.arange(weight.size))
+    return read_topology(saved, weight.name, weight.shape, weight.gates)

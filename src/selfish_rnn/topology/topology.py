@@ -106,7 +106,7 @@ class Topology:
 
         Positions are int32 where that is enough. They take less than bits below a density of 1/32, or 1/64.
         """
-        kind, width = (torch.int32, 4) if self.size <= 2**31 else (torch.int64, 8)
+        kind, width = (torch.int32, 4) if self.size < 2**31 else (torch.int64, 8)
         return self.positions.to(kind) if width * self.count < (self.size + 7) // 8 else self.to_bits()
 
     @property

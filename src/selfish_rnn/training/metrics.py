@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from selfish_rnn.engine.packed_weight import PackedWeight
+from selfish_rnn.engine.saving import named_tensors
 from selfish_rnn.sparsifier import SparseTraining
 from selfish_rnn.training.records import LARGE, EpochRecord
-from selfish_rnn.training.saved_weights import named_tensors
 
 if TYPE_CHECKING:
     from selfish_rnn.training.trainer import Trainer
@@ -129,5 +130,7 @@ def _first_spoilt(tensors: Sequence[Tensor]) -> int | None:
 def _name(model: nn.Module, weight: Tensor) -> str:
     """The name of a weight, in a packed model that of its matrix."""
     return next(
-        name for name, held in named_tensors(model) if weight is (held if isinstance(held, Tensor) else held.values)
+        name
+        for name, stored in named_tensors(model)
+        if weight is (stored.values if isinstance(stored, PackedWeight) else stored)
     )

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from selfish_rnn.corpora import Corpus
 from selfish_rnn.engine.library import forget_workspace
+from selfish_rnn.engine.saving import SavedWeights, load_optimizer_state, load_sparse, optimizer_state
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import detach
 from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
@@ -40,14 +41,6 @@ from selfish_rnn.training.metrics import (
 )
 from selfish_rnn.training.ranks import BatchParts, Ranks
 from selfish_rnn.training.records import NETWORK_KEYS, AverageRecord, EpochRecord
-from selfish_rnn.training.saved_weights import (
-    load_portable_optimizer,
-    load_portable_weights,
-    portable_optimizer,
-    portable_weights,
-    with_masks,
-    without_masks,
-)
 from selfish_rnn.training.state import Clock, TrainState
 from selfish_rnn.training.windows import batched, draw_length, window_at
 
@@ -325,17 +318,21 @@ class Trainer:
         signal = self.sparsifier.method.signal
         return [] if signal is not None and signal.kept_by_optimizer else self.sparsifier.sparse_weights
 
-    def weights(self) -> dict[str, Tensor]:
-        """The weights as they are saved: the same from either engine, each matrix with its mask."""
-        return portable_weights(self.model, self.sparsifier.sparse_weights)
+    def weights(self) -> SavedWeights:
+        """Return the weights as they are saved: the same from either engine."""
+        return SavedWeights.of(self.model, self.sparsifier.sparse_weights)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that is needed to continue from here, with either engine and any number of ranks."""
+        saved = self.weights()
+        # The topologies are those of the saved weights.
+        sparsifier = {key: value for key, value in self.sparsifier.state_dict().items() if key != "topologies"}
         return {
             "state": asdict(self.state),
-            "model": self.weights(),
-            "sparsifier": without_masks(self.sparsifier.state_dict()),
-            "optimizer": portable_optimizer(self.optimizer, self.model, self._stateful_weights),
+            "model": saved.tensors,
+            "shapes": {name: list(shape) for name, shape in saved.shapes.items()},
+            "sparsifier": sparsifier,
+            "optimizer": optimizer_state(self.optimizer, self.model, self._stateful_weights),
             "learning_rate": self.learning_rate.state_dict(),
             **({"averages": self.averages.state_dict()} if self.experiment.averages else {}),
             **self._parts.state_dict(),
@@ -345,9 +342,10 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what :meth:`state_dict` of the same experiment gave."""
         # The weights first: a sparsifier that rewires at the next update starts to collect their dense gradients.
-        load_portable_weights(self.model, state["model"], "the saved state")
-        self.sparsifier.load_state_dict(with_masks(state["sparsifier"], state["model"]))
-        load_portable_optimizer(self.optimizer, state["optimizer"], self.model, self._stateful_weights)
+        saved = SavedWeights(state["model"], {name: tuple(shape) for name, shape in state["shapes"].items()})
+        load_sparse(self.model, saved, "the saved state")
+        self.sparsifier.load_state_dict({**state["sparsifier"], "topologies": saved.topologies()})
+        load_optimizer_state(self.optimizer, state["optimizer"], self.model, self._stateful_weights)
         self.learning_rate.load_state_dict(state["learning_rate"])
         if "averages" in state:
             self.averages.load_state_dict(state["averages"])

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from selfish_rnn.analysis.records import RunRecord, section_name
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.comparison import flat
 from selfish_rnn.experiment.presets import (
     NAMED_SECTIONS,
+    assignment,
     build_experiment,
     preset_names,
     read_preset,
@@ -51,7 +49,7 @@ def _words(preset: str, wanted: Mapping[str, Any]) -> list[str] | None:
     try:
         own = _complete(preset, *names)
         given = flat(wanted)
-        words = names + [f"{key}={_written(key, value)}" for key, value in given.items() if own.get(key) != value]
+        words = names + [assignment(key, value) for key, value in given.items() if own.get(key) != value]
         return [preset, *words] if _complete(preset, *words) == given else None
     except UserError:
         return None
@@ -62,18 +60,6 @@ def _complete(preset: str, *assignments: str) -> dict[str, Any]:
     """Every setting of a preset with changes."""
     settings = with_assignments(read_preset(preset)[0], assignments)
     return flat(build_experiment(settings, preset).model_dump(mode="json"))
-
-
-def _written(key: str, value: Any) -> str:
-    """A value as a word of the command line, which is read as YAML, but for the name of a corpus."""
-    return value if isinstance(value, str) and (key == "corpus" or _is_plain(value)) else json.dumps(value)
-
-
-def _is_plain(text: str) -> bool:
-    try:
-        return bool(yaml.safe_load(text) == text)
-    except yaml.YAMLError:
-        return False
 
 
 ASIDE = ("seed", "checkpoint_every")

@@ -14,8 +14,9 @@ from selfish_rnn.engine import library
 from selfish_rnn.engine.index import Known
 from selfish_rnn.engine.int8 import targets
 from selfish_rnn.engine.library import address
-from selfish_rnn.engine.parameters import read_only
+from selfish_rnn.engine.parameters import read_only, save_once
 from selfish_rnn.topology import Topology
+from selfish_rnn.topology.layout import POSITIONS, SCALES, VALUES, key, read_sparse, sparse_tensors, stored_keys
 
 MOST_COLUMNS = 65535
 """Of an int8 matrix: where a window begins takes 16 bits, and no sum overflows 31."""
@@ -67,7 +68,8 @@ class QuantizedWeight(nn.Module):
         (weight.to_dense() - matrix).abs().amax(1)      # at most half of scale
 
     A weight that rounds to zero is dropped. The matrix is laid out for the processor at hand; its ``state_dict`` is the
-    same on all: ``values`` in the order of their positions, ``mask`` as bits, ``scale``. It is for inference only.
+    same on all: ``values`` in the order of their positions, ``positions`` or ``bits``, ``scales``. It is for inference
+    only.
 
     Args:
         shape: rows and columns.
@@ -85,9 +87,8 @@ class QuantizedWeight(nn.Module):
         self.together = together
         rows, columns = shape
         self.shape = (int(rows), int(columns))
-        check_weights(self.shape, positions, values, scale)
         self.training = False
-        self._lay_out(positions, values, scale)
+        self.assign(positions, values, scale)
 
     @classmethod
     def from_dense(cls, matrix: Tensor) -> QuantizedWeight:
@@ -99,6 +100,13 @@ class QuantizedWeight(nn.Module):
     def rounded(cls, shape: Sequence[int], positions: Tensor, values: Tensor, together: int = 0) -> QuantizedWeight:
         """The nearest int8 weights to these in single precision, at sorted row-major positions."""
         return cls(shape, *rounded(shape, positions, values), together)
+
+    def assign(self, positions: Tensor, values: Tensor, scale: Tensor | None) -> None:
+        """Take these int8 weights at these sorted row-major positions, with a scale for each row."""
+        if scale is None:
+            raise ValueError(f"int8 weights have scales, and these are {values.dtype}: quantize the model they are of")
+        check_weights(self.shape, positions, values, scale)
+        self._lay_out(positions, values, scale)
 
     def _lay_out(self, positions: Tensor, values: Tensor, scale: Tensor) -> None:
         kernels = library.kernels()
@@ -188,9 +196,12 @@ class QuantizedWeight(nn.Module):
         self._lay_out(*weights)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        save_once(self, destination, prefix, self.tensors)
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """Return the tensors that store the weight under a name."""
         positions, values, scale = self.weights()
-        destination[prefix + "values"], destination[prefix + "scale"] = values, scale
-        destination[prefix + "mask"] = Topology.plain(self.shape, positions).to_bits()
+        return sparse_tensors(name, Topology.plain(self.shape, positions), values, scale)
 
     def _load_from_state_dict(
         self,
@@ -202,20 +213,18 @@ class QuantizedWeight(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """The saved weights may be of another topology."""
-        keys = [prefix + name for name in ("mask", "values", "scale")]
-        missing = [key for key in keys if key not in state_dict]
-        if missing:
-            missing_keys.extend(missing)
+        """Load weights of any topology: they are laid out anew."""
+        name = prefix.removesuffix(".")
+        stored = stored_keys(state_dict, name)
+        if strict:
+            unexpected_keys += [each for each in state_dict if each.startswith(prefix) and each not in stored]
+        if not stored:
+            missing_keys += [key(name, VALUES), key(name, POSITIONS), key(name, SCALES)] if strict else []
             return
-        mask, values, scale = (state_dict[key] for key in keys)
         try:
-            positions = Topology.from_bits(mask, self.shape).positions
-            check_weights(self.shape, positions, values, scale)
+            self.assign(*read_sparse(state_dict, name, self.shape))
         except ValueError as error:
-            error_msgs.append(f"{prefix.removesuffix('.')}: {error}")
-            return
-        self._lay_out(positions, values, scale)
+            error_msgs.append(f"{name}: {error}")
 
 
 def _fresh_memory(size: int) -> Tensor:

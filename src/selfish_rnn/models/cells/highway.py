@@ -1,4 +1,4 @@
-"""The recurrent highway cell: its weights, its gates, and its recurrence with a hand-written backward pass."""
+"""The recurrent highway cell: weights, gates, and a recurrence with a hand-written backward pass."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from selfish_rnn.engine import PackedWeight, QuantizedWeight, register_packed
 from selfish_rnn.engine.functional import linear
 from selfish_rnn.engine.modules.basic import reset_uniform
 from selfish_rnn.engine.operators.highway import highway_window
+from selfish_rnn.runtime.cells import linear as add_linear
+from selfish_rnn.runtime.cells import translates
+from selfish_rnn.runtime.tracing import Trace
 from selfish_rnn.sparsifier.selection import register_cell
 from selfish_rnn.topology.gates import GateLayout
 
@@ -22,14 +25,14 @@ HIGHWAY_GATES = ("nonlinear", "transform")
 class HighwayCell(nn.Module):
     """One recurrent highway layer (Zilly et al. 2017) of recurrence depth D with coupled gates.
 
-    At every time step the state s passes D micro-steps; the input x enters the first. With m the dropout mask
-    of the state,
+    At every time step the state s passes D micro-steps; the input x enters the first. With m the dropout mask of the
+    state,
 
         [a; b] = R_d (s ∘ m) + r_d  (+ W x + w  at d = 1)
         s ← s + σ(b) ∘ (tanh(a) - s)
 
-    The upper half of the rows of W and of every R makes the non-linear transform, the lower half the
-    transform gate; the carry gate is one minus that.
+    The upper half of the rows of W and of every R computes the non-linear transform, the lower half the transform gate.
+    The carry gate is one minus the transform gate.
     """
 
     def __init__(self, inputs: int, hidden: int, depth: int) -> None:
@@ -45,38 +48,38 @@ class HighwayCell(nn.Module):
         self.reset_parameters()
 
     def recurrent_weights(self) -> list[nn.Parameter]:
-        """R_1 … R_D."""
+        """Recurrent matrices R_1 … R_D."""
         return [getattr(self, f"weight_recurrent_{level}") for level in range(1, self.depth + 1)]
 
     def recurrent_biases(self) -> list[Tensor]:
-        """r_1 … r_D."""
+        """Recurrent biases r_1 … r_D."""
         return [self.get_parameter(f"bias_recurrent_{level}") for level in range(1, self.depth + 1)]
 
     def reset_parameters(self, transform_bias: float | None = None) -> None:
-        """U(±1/√fan-in), as torch's linear layers have; ``transform_bias`` replaces that of the transform gate."""
+        """Draw all weights from U(±1/√fan-in); ``transform_bias`` sets the bias of the transform gate."""
         reset_uniform(self, self.hidden, self.inputs)
         if transform_bias is not None:
-            # The first micro-step has two biases; together they are to be the one asked for.
+            # The first micro-step adds two biases, whose sum must be transform_bias.
             nn.init.zeros_(self.bias_input[self.hidden :])
             for bias in self.recurrent_biases():
                 nn.init.constant_(bias[self.hidden :], transform_bias)
 
     def forward(self, inputs: Tensor, state: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The states (time x batch x hidden) after each step over ``inputs`` (time x batch x inputs)."""
-        first, *rest = self.recurrent_biases()
+        """Return the states (time x batch x hidden) after each step over ``inputs`` (time x batch x inputs)."""
+        first, *later = self.recurrent_biases()
         projected = functional.linear(inputs, self.weight_input, self.bias_input + first)
         weights = self.recurrent_weights()
-        states: Tensor = _HighwayRecurrence.apply(projected, state, mask, *rest, *weights)  # type: ignore[no-untyped-call]
+        states: Tensor = _HighwayRecurrence.apply(projected, state, mask, *later, *weights)  # type: ignore[no-untyped-call]
         return states
 
 
 class PackedHighwayCell(HighwayCell):
-    """:class:`HighwayCell` with :class:`~selfish_rnn.engine.PackedWeight` in place of W and every R."""
+    """:class:`HighwayCell` with a :class:`~selfish_rnn.engine.PackedWeight` for W and every R."""
 
     def forward(self, inputs: Tensor, state: Tensor, mask: Tensor | None = None) -> Tensor:
-        first, *rest = self.recurrent_biases()
+        first, *later = self.recurrent_biases()
         weight, *recurrent = cast(list[PackedWeight], [self.weight_input, *self.recurrent_weights()])
-        return highway_window(inputs, state, mask, weight, recurrent, [self.bias_input + first, *rest])
+        return highway_window(inputs, state, mask, weight, recurrent, [self.bias_input + first, *later])
 
 
 class QuantizedHighwayCell(PackedHighwayCell):
@@ -95,11 +98,11 @@ class QuantizedHighwayCell(PackedHighwayCell):
 
 
 class _HighwayRecurrence(torch.autograd.Function):
-    """The loop over time and depth of :class:`HighwayCell`.
+    """Loop over time and depth of :class:`HighwayCell`.
 
-    Autograd would add a gradient to every R at every micro-step. Here the backward loop computes the gradient
-    of the state only; as it is linear in that gradient, all its coefficients are prepared in bulk, and each R
-    gets its gradient from one product over all time steps.
+    Autograd would add a gradient to every R at every micro-step. This backward loop computes only the gradient of the
+    state. It is linear in that gradient, so its coefficients are prepared for all steps at once, and one product over
+    all time steps gives the gradient of each R.
     """
 
     @staticmethod
@@ -113,7 +116,7 @@ class _HighwayRecurrence(torch.autograd.Function):
         between = projected.new_empty(depth - 1, steps, batch, hidden)
         gates = projected.new_empty(depth, steps, batch, 2 * hidden)
 
-        # Views of single micro-steps are made ahead, in bulk: indexing takes as long as a small product.
+        # Views of all micro-steps are prepared at once, because indexing takes as long as a small product.
         gate, (nonlinear, transform) = _micro_steps(gates), map(_micro_steps, gates.chunk(2, dim=-1))
         results = [*_micro_steps(between), outputs.unbind()]
         transposed = [weight.t() for weight in weights]
@@ -135,8 +138,9 @@ class _HighwayRecurrence(torch.autograd.Function):
         depth, steps, batch, width = gates.shape
         entering = torch.cat([torch.cat([initial.unsqueeze(0), outputs[:-1]]).unsqueeze(0), between])
 
-        # With h = tanh(a), t = σ(b) and g the gradient of the new state: that of a is t (1 - h²) g, that of b
-        # is (h - s) t (1 - t) g, that of s is (1 - t) g and what comes through R. So each is prepared but for g.
+        # With h = tanh(a), t = σ(b) and g = dL/ds' of the new state s': dL/da = t (1 - h²) g,
+        # dL/db = (h - s) t (1 - t) g, and dL/ds = (1 - t) g plus the gradient through R. The factors of g are
+        # computed here for all steps.
         nonlinear, transform = gates.chunk(2, dim=-1)
         carry = 1 - transform
         grad_gates = torch.empty_like(gates)
@@ -168,7 +172,7 @@ class _HighwayRecurrence(torch.autograd.Function):
 
 
 def _micro_steps(tensor: Tensor) -> list[tuple[Tensor, ...]]:
-    """Views by depth and time step of a depth x time x … tensor."""
+    """Return views by depth and time step of a tensor of depth x time x …."""
     return [level.unbind() for level in tensor.unbind()]
 
 
@@ -178,9 +182,26 @@ def _layouts(cell: HighwayCell) -> dict[str, GateLayout]:
 
 
 def _layers(cell: HighwayCell) -> list[tuple[str, ...]]:
-    """Make every micro-step a layer: the input and the first recurrent matrix add up to the same two gates."""
+    """Return every micro-step as a layer: the input and the first recurrent matrix add up to the same two gates."""
     return [("weight_input", "weight_recurrent_1"), *((f"weight_recurrent_{d}",) for d in range(2, cell.depth + 1))]
 
 
 register_cell(HighwayCell, _layouts, _layers)
 register_packed(HighwayCell, PackedHighwayCell, quantized=QuantizedHighwayCell)
+
+
+@translates(HighwayCell)
+def _translate(trace: Trace, cell: Any, inputs: Tensor, state: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Add one step of the cell, dense, packed or int8, to the program of a stream."""
+    with trace.pause():
+        states: Tensor = cell.original_forward(inputs, state, mask).clone()
+    s, keeps = trace.entering(state, cell.hidden, "state")
+    first = add_linear(trace, cell.weight_input, trace.vector(inputs), cell.bias_input)
+    after = s
+    for level, (weight, bias) in enumerate(zip(cell.recurrent_weights(), cell.recurrent_biases(), strict=True)):
+        sums = add_linear(trace, weight, after, bias)
+        after = trace.program.highway_cell(sums if level else first, None if level else sums, after)
+    if keeps:
+        trace.program.set_state(s, after)
+    trace.bind(states, after)
+    return states

@@ -1,4 +1,4 @@
-"""The mixture of softmaxes, computed in pieces: all its scores at once would take gigabytes."""
+"""The mixture of softmaxes, computed in chunks: all its scores at once would take gigabytes."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ from torch.autograd.function import once_differentiable
 from selfish_rnn.engine import PackedLinear, PackedWeight, operators, register_packed
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.operators.common import wants_gradients
+from selfish_rnn.runtime.cells import linear as add_linear
+from selfish_rnn.runtime.cells import translates
+from selfish_rnn.runtime.tracing import Trace
 
 FLOOR = 1e-8
-"""Added to every probability before its logarithm, as Yang et al. do."""
+"""Constant added to every probability before its logarithm, as Yang et al. do."""
 
 SCORES_AT_ONCE = 2**24
-"""How many scores (positions x experts x words) the loss holds in memory: 64 MiB in single precision."""
+"""Number of scores (positions x experts x words) that the loss holds in memory: 64 MiB in single precision."""
 
 
 class MixtureDecoder(nn.Linear):
-    """The output layer of a mixture of softmaxes (Yang et al. 2018): the logarithm of the probability of every word.
+    """Output layer of a mixture of softmaxes (Yang et al. 2018): the log-probabilities of all words.
 
         log(Σ_k π_k softmax(D e_k + d) + 10⁻⁸)
 
@@ -33,12 +36,12 @@ class MixtureDecoder(nn.Linear):
         return mixture_log_probabilities(prior, latent, super().forward)
 
     def loss(self, prior: Tensor, latent: Tensor, targets: Tensor) -> Tensor:
-        """Mean negative logarithm of the probabilities of ``targets``, with a fraction of the memory."""
+        """Return the mean negative log-probability of ``targets``, with a fraction of the memory of :meth:`forward`."""
         return mixture_loss(prior, latent, self.weight, self.bias, DenseProduct(), targets)
 
 
 class PackedMixtureDecoder(PackedLinear):
-    """:class:`MixtureDecoder` with a :class:`~selfish_rnn.engine.PackedWeight` in place of D."""
+    """:class:`MixtureDecoder` with a :class:`~selfish_rnn.engine.PackedWeight` for D."""
 
     kind = MixtureDecoder
 
@@ -62,10 +65,21 @@ class QuantizedMixtureDecoder(PackedMixtureDecoder):
 register_packed(MixtureDecoder, PackedMixtureDecoder, quantized=QuantizedMixtureDecoder)
 
 
-def mixture_log_probabilities(prior: Tensor, latent: Tensor, product: Callable[[Tensor], Tensor]) -> Tensor:
-    """What :class:`MixtureDecoder` gives; ``product`` makes D e + d of e.
+@translates(MixtureDecoder, PackedMixtureDecoder)
+def _translate(trace: Trace, decoder: Any, prior: Tensor, latent: Tensor) -> Tensor:
+    """Add the output layer, dense, packed or int8, to the program of a stream."""
+    with trace.pause():
+        output: Tensor = decoder.original_forward(prior, latent).clone()
+    experts = prior.shape[-1]
+    scores = add_linear(trace, decoder.weight, trace.vector(latent), decoder.bias, experts)
+    trace.bind(output, trace.program.mixture(trace.vector(prior), trace.program.softmax(scores, experts)))
+    return output
 
-    The experts are added one by one, so that not all their scores exist together.
+
+def mixture_log_probabilities(prior: Tensor, latent: Tensor, product: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return the output of :class:`MixtureDecoder`; ``product`` computes D e + d.
+
+    Experts are added one by one, so that the scores of all experts never exist at once.
     """
     experts = zip(prior.unbind(-1), latent.unbind(-2), strict=True)
     chances = (product(features).softmax(-1) * share.unsqueeze(-1) for share, features in experts)
@@ -73,13 +87,13 @@ def mixture_log_probabilities(prior: Tensor, latent: Tensor, product: Callable[[
 
 
 class DenseProduct:
-    """``e D^T + d`` and its gradients, of many pieces of e one after the other; ``weight`` is D, or its values."""
+    """``e D^T + d`` and its gradients for many chunks of e in a row; ``weight`` is D, or its values."""
 
     def __init__(self) -> None:
         self._buffer: Tensor | None = None
 
     def scores(self, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """The scores of one piece, in memory that those of the next may take; no piece is larger than the first."""
+        """Return the scores of one chunk, in memory that the next call may reuse; the first chunk is the largest."""
         if self._buffer is None:
             self._buffer = weight.new_empty(len(features), len(bias))
         return torch.addmm(bias, features, weight.t(), out=self._buffer[: len(features)])
@@ -87,22 +101,22 @@ class DenseProduct:
     def backward(
         self, features: Tensor, grad_scores: Tensor, weight: Tensor, grad_weight: Tensor, grad_bias: Tensor
     ) -> Tensor:
-        """The gradient of ``features``; those of D and d are added to what is there."""
+        """Return the gradient of ``features``; add the gradients of D and d to their buffers."""
         grad_weight.addmm_(grad_scores.t(), features)
         grad_bias += grad_scores.sum(0)
         return grad_scores @ weight
 
     def finish(self, grad_loss: Tensor) -> None:
-        """After the last piece, in the backward pass: what is left to do with the gradient of the loss."""
+        """Scale the accumulated gradients by the gradient of the loss, after the last chunk of the backward pass."""
 
 
 class PackedProduct(DenseProduct):
-    """The same with a packed D."""
+    """The same for a packed D."""
 
     def __init__(self, weight: PackedWeight, targets: int) -> None:
         self._index = weight.index
         self._scale = 1 / targets
-        # For growth by gradient; see selfish_rnn.engine.dense_gradients.
+        # Growth by gradient collects dense gradients; see selfish_rnn.engine.dense_gradients.
         self._dense = torch.zeros(weight.shape) if is_collecting(weight.index) else None
 
     def scores(self, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -127,19 +141,19 @@ class PackedProduct(DenseProduct):
 def mixture_loss(
     prior: Tensor, latent: Tensor, weight: Tensor, bias: Tensor, product: DenseProduct, targets: Tensor
 ) -> Tensor:
-    """Mean negative :func:`mixture_log_probabilities` of ``targets``; ``weight`` is D, or its values.
+    """Return the mean negative :func:`mixture_log_probabilities` of ``targets``; ``weight`` is D, or its values.
 
-    A few positions are taken at a time, and of each only the probability of its target is kept. Where gradients
-    are needed they are computed with it, while its scores are at hand: none is stored or computed twice.
+    Positions are processed in small chunks, and only the probability of the target is stored. Gradients are computed in
+    the same pass while the scores exist, so no score is stored or computed twice.
     """
     inputs = (prior.flatten(0, -2), latent.flatten(0, -3), weight, bias)
-    wanted = wants_gradients(*inputs)
-    loss: Tensor = _MixtureLoss.apply(product, targets.flatten(), wanted, *inputs)  # type: ignore[no-untyped-call]
+    needs_gradients = wants_gradients(*inputs)
+    loss: Tensor = _MixtureLoss.apply(product, targets.flatten(), needs_gradients, *inputs)  # type: ignore[no-untyped-call]
     return loss
 
 
 class _MixtureLoss(torch.autograd.Function):
-    """A scalar is returned, so its gradients are known in the forward pass but for one factor."""
+    """Scalar loss, whose gradients are known in the forward pass except for one factor."""
 
     @staticmethod
     def forward(ctx: Any, product: DenseProduct, targets: Tensor, with_gradients: bool, *inputs: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The ordered-neurons LSTM cell: its weights, its gates, and its recurrence with a hand-written backward pass."""
+"""The ordered-neurons LSTM cell: weights, gates, and a recurrence with a hand-written backward pass."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from selfish_rnn.engine.modules.basic import reset_uniform
 from selfish_rnn.engine.operators.ordered_neurons import ordered_window
 from selfish_rnn.errors import UserError
 from selfish_rnn.models.regularisers import weight_drop
+from selfish_rnn.runtime.cells import linear as add_linear
+from selfish_rnn.runtime.cells import translates
+from selfish_rnn.runtime.tracing import Trace
 from selfish_rnn.sparsifier.selection import register_cell
 from selfish_rnn.topology.gates import GateLayout
 
@@ -22,10 +25,13 @@ ORDERED_NEURONS_GATES = ("master_input", "master_forget", "output", "candidate",
 
 
 class CellOutput(NamedTuple):
-    """What a window makes of an :class:`OrderedNeuronsCell`: ``hidden`` at every step, the last ``cell``.
+    """Output of an :class:`OrderedNeuronsCell` for a window.
 
-    ``input_distance`` and ``forget_distance`` (time x batch) say how high in the order of neurons each word
-    writes and erases: the mean of the master input gate, and one minus that of the master forget gate.
+    Attributes:
+        hidden: output at every step.
+        cell: cell state after the last step.
+        input_distance: mean of the master input gate (time x batch): how high in the order of neurons a word writes.
+        forget_distance: one minus the mean of the master forget gate (time x batch): how high a word erases.
     """
 
     hidden: Tensor
@@ -45,8 +51,8 @@ class OrderedNeuronsCell(nn.Module):
         c' = F ∘ c + I ∘ tanh(z_g)
         h' = σ(z_o) ∘ tanh(c')
 
-    where the master gates count for every neuron of their chunk. In training entries of R are dropped with
-    probability ``weight_drop``, one draw per window; in evaluation R is multiplied by one minus that.
+    Each entry of the master gates applies to all neurons of a chunk. In training, entries of R are dropped with
+    probability ``weight_drop``, drawn once per window; in evaluation R is multiplied by one minus that.
     """
 
     def __init__(self, inputs: int, hidden: int, chunk: int, weight_drop: float = 0.0) -> None:
@@ -65,7 +71,7 @@ class OrderedNeuronsCell(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """U(±1/√fan-in)."""
+        """Draw all weights from U(±1/√fan-in)."""
         reset_uniform(self, self.hidden, self.inputs)
 
     def forward(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> CellOutput:
@@ -78,7 +84,7 @@ class OrderedNeuronsCell(nn.Module):
 
 
 class PackedOrderedNeuronsCell(OrderedNeuronsCell):
-    """:class:`OrderedNeuronsCell` with :class:`~selfish_rnn.engine.PackedWeight` in place of W and R."""
+    """:class:`OrderedNeuronsCell` with a :class:`~selfish_rnn.engine.PackedWeight` for W and R."""
 
     def forward(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> CellOutput:
         weight, recurrent = cast(tuple[PackedWeight, PackedWeight], (self.weight_input, self.weight_recurrent))
@@ -87,7 +93,7 @@ class PackedOrderedNeuronsCell(OrderedNeuronsCell):
         return CellOutput(*ordered_window(inputs, hidden, cell, weight, recurrent, values, bias, self.chunk))
 
     def _dropped(self, weight: PackedWeight) -> Tensor:
-        """:func:`~selfish_rnn.models.regularisers.weight_drop` of the values that exist, with the same draw."""
+        """Apply :func:`~selfish_rnn.models.regularisers.weight_drop` to the existing values, with the same draw."""
         if self.weight_drop == 0:
             return weight.values
         if self.training:
@@ -100,10 +106,10 @@ class QuantizedOrderedNeuronsCell(PackedOrderedNeuronsCell):
 
     def forward(self, inputs: Tensor, hidden: Tensor, cell: Tensor) -> CellOutput:
         weight, recurrent = cast(tuple[QuantizedWeight, QuantizedWeight], (self.weight_input, self.weight_recurrent))
-        outputs, distances, kept = list[Tensor](), list[Tensor](), 1 - self.weight_drop
+        outputs, distances, scale = list[Tensor](), list[Tensor](), 1 - self.weight_drop
         for projected in linear(inputs, weight, self.bias_input).unbind():
-            logits, rest = _blocks(projected + (kept * linear(hidden, recurrent) + self.bias_recurrent), self.chunk)
-            output, candidate, write, keep = rest.unbind(-2)
+            logits, others = _blocks(projected + (scale * linear(hidden, recurrent) + self.bias_recurrent), self.chunk)
+            output, candidate, write, keep = others.unbind(-2)
             summed = logits.softmax(-1).cumsum(-1)
             master = torch.stack([1 - summed[:, 0], summed[:, 1]])
             distances.append(torch.stack([master[0].mean(-1), 1 - master[1].mean(-1)]))
@@ -117,11 +123,11 @@ class QuantizedOrderedNeuronsCell(PackedOrderedNeuronsCell):
 
 
 class _OrderedNeuronsRecurrence(torch.autograd.Function):
-    """The loop over time of :class:`OrderedNeuronsCell`.
+    """Loop over time of :class:`OrderedNeuronsCell`.
 
-    Autograd would add a gradient to R at every step. Here the backward loop computes the gradient of the state
-    only; as it is linear in that gradient, all its coefficients are prepared in bulk, and R gets its gradient
-    from one product over all time steps.
+    Autograd would add a gradient to R at every step. This backward loop computes only the gradient of the state. It is
+    linear in that gradient, so its coefficients are prepared for all steps at once, and one product over all time steps
+    gives the gradient of R.
     """
 
     @staticmethod
@@ -130,21 +136,21 @@ class _OrderedNeuronsRecurrence(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         steps, batch, size = len(projected), *hidden.shape
         gates = torch.empty_like(projected)
-        # Of both master gates, ĩ first: time x batch x 2 x chunks, and I and F with the neurons of each chunk.
+        # Both master gates, ĩ first (time x batch x 2 x chunks), and I and F with the neurons of each chunk.
         chances = projected.new_empty(steps, batch, 2, size // chunk)
         masters = torch.empty_like(chances)
         effective = projected.new_empty(steps, batch, 2, size // chunk, chunk)
         cells, squashed, outputs = (projected.new_empty(steps, batch, size) for _ in range(3))
-        transposed, one = recurrent.t(), projected.new_ones(())
+        transposed, unit = recurrent.t(), projected.new_ones(())
         last_hidden, last_cell = hidden, cell
         for step in range(steps):
             gate = torch.addmm(projected[step], last_hidden, transposed, out=gates[step])
-            logits, rest = _blocks(gate, chunk)
-            output, candidate, input_forget = rest[:, 0], rest[:, 1], rest[:, 2:]
+            logits, others = _blocks(gate, chunk)
+            output, candidate, input_forget = others[:, 0], others[:, 1], others[:, 2:]
             torch.softmax(logits, dim=-1, out=chances[step])
             master = torch.cumsum(chances[step], dim=-1, out=masters[step])
             master_input, master_forget = master.unbind(1)
-            torch.sub(one, master_input, out=master_input)
+            torch.sub(unit, master_input, out=master_input)
             output.sigmoid_()
             candidate.tanh_()
             input_forget.sigmoid_()
@@ -172,7 +178,7 @@ class _OrderedNeuronsRecurrence(torch.autograd.Function):
         entering_hidden = torch.cat([hidden.unsqueeze(0), outputs[:-1]])
         entering_cell = torch.cat([cell.unsqueeze(0), cells[:-1]])
 
-        # In every step the gradients are linear in those of h' and c'; here are the factors.
+        # The gradients of every step are linear in dL/dh' and dL/dc'; these are their factors.
         grad_gates, through_output, through_master = _factors(
             gates, masters, effective, squashed, entering_cell, ctx.chunk
         )
@@ -195,23 +201,23 @@ class _OrderedNeuronsRecurrence(torch.autograd.Function):
 
 
 def _blocks(gates: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
-    """Views of the master gates (… x 2 x chunks) and the others (… x 4 x neurons) in … x rows."""
+    """Return views of the master gates (… x 2 x chunks) and the other gates (… x 4 x neurons) in … x rows."""
     chunks = gates.shape[-1] // (4 * chunk + 2)
-    masters, rest = gates.tensor_split([2 * chunks], dim=-1)
-    return torch.unflatten(masters, -1, (2, chunks)), torch.unflatten(rest, -1, (4, chunks * chunk))
+    masters, others = gates.tensor_split([2 * chunks], dim=-1)
+    return torch.unflatten(masters, -1, (2, chunks)), torch.unflatten(others, -1, (4, chunks * chunk))
 
 
 def _factors(
     gates: Tensor, masters: Tensor, effective: Tensor, squashed: Tensor, entering: Tensor, chunk: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What the gradients of h' and c' are multiplied with, for all steps at once.
+    """Return the coefficients of the backward loop, for all steps at once.
 
-    First what gives the gradients of the gates before their functions: of o from that of h', of g, i and f from
-    that of c' (the place of the master gates is left open). Then what gives c' its part from h'. Last what gives
-    the two cumulated softmaxes their gradient from c', neuron by neuron.
+    Returns:
+        Factors of the gates before their activation, with room for the master gates: the factor of o multiplies dL/dh',
+        those of g, i and f multiply dL/dc'. Then the factor dc'/dh', and dc'/dĩ and dc'/df̃ per neuron.
     """
-    _, rest = _blocks(gates, chunk)
-    output, candidate, write, keep = rest.unbind(-2)
+    _, others = _blocks(gates, chunk)
+    output, candidate, write, keep = others.unbind(-2)
     master_input, master_forget = masters.repeat_interleave(chunk, dim=-1).unbind(-2)
     overlap = master_input * master_forget
 
@@ -230,7 +236,7 @@ def _factors(
 
 
 def _cumax_backward(grad_cumulated: Tensor, chances: Tensor, out: Tensor) -> None:
-    """From the gradient of cumsum(softmax(z)) that of z, where ``chances`` is softmax(z)."""
+    """Return the gradient of z from that of cumsum(softmax(z)); ``chances`` is softmax(z)."""
     grad = grad_cumulated.flip(-1).cumsum(-1).flip(-1)
     grad -= (grad * chances).sum(-1, keepdim=True)
     torch.mul(grad, chances, out=out)
@@ -244,3 +250,23 @@ def _layouts(cell: OrderedNeuronsCell) -> dict[str, GateLayout]:
 
 register_cell(OrderedNeuronsCell, _layouts)
 register_packed(OrderedNeuronsCell, PackedOrderedNeuronsCell, quantized=QuantizedOrderedNeuronsCell)
+
+
+@translates(OrderedNeuronsCell)
+def _translate(trace: Trace, cell: Any, inputs: Tensor, hidden: Tensor, memory: Tensor) -> CellOutput:
+    """Add one step of the cell, dense, packed or int8, to the program of a stream."""
+    with trace.pause():
+        output = CellOutput(*(tensor.clone() for tensor in cell.original_forward(inputs, hidden, memory)))
+    h, keeps_h = trace.entering(hidden, cell.hidden, "h")
+    c, keeps_c = trace.entering(memory, cell.hidden, "c")
+    recurrent = add_linear(trace, cell.weight_recurrent, h)
+    if cell.weight_drop:
+        recurrent = trace.program.multiply(recurrent, 1 - cell.weight_drop)
+    sums = add_linear(trace, cell.weight_input, trace.vector(inputs), cell.bias_input + cell.bias_recurrent)
+    h_after, c_after = trace.program.ordered_cell(sums, recurrent, c, cell.chunk)
+    for value, after, keeps in ((h, h_after, keeps_h), (c, c_after, keeps_c)):
+        if keeps:
+            trace.program.set_state(value, after)
+    trace.bind(output.hidden, h_after)
+    trace.bind(output.cell, c_after)
+    return output

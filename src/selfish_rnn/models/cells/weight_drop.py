@@ -15,7 +15,7 @@ from selfish_rnn.models.regularisers import weight_drop
 class WeightDropLSTM(nn.LSTM):
     """A one-layer ``nn.LSTM`` that in training drops recurrent weights with probability ``weight_drop``.
 
-    One draw serves all time steps. In evaluation, and without dropping, it is the ``nn.LSTM``.
+    Weights are drawn once for all time steps. In evaluation, and with probability 0, it is a plain ``nn.LSTM``.
 
     >>> lstm = WeightDropLSTM(200, 300, weight_drop=0.5)
     >>> output, (h, c) = lstm(inputs, (h, c))  # inputs: time x batch x features

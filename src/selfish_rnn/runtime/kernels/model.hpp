@@ -28,7 +28,8 @@ class Model {
     read();
     for (auto& named : tensors_) named.second.data = file_.data() + named.second.begin;
     const Json metadata = description_.at("metadata", Json::kObject);
-    if (metadata.at("format", Json::kString).text != "int8 1") wrong("is no int8 model of this version");
+    if (metadata.at("format", Json::kString).text != "int8 2" || metadata.at("layout", Json::kString).text != "1")
+      wrong("is no int8 model of this version");
     const Json vocabulary = Json::read(metadata.at("vocabulary", Json::kString).text);
     for (const Json& word : vocabulary.at("tokens", Json::kArray).items) {
       numbers_.emplace(word.text, static_cast<int64_t>(words_.size()));
@@ -100,8 +101,7 @@ class Model {
 
   [[noreturn]] void wrong(const std::string& what) const { throw std::runtime_error(path_ + " " + what); }
 
-  // Bytes of one number, or 0 for a type that no exported file has. Masks below a density of 1/32 are positions in
-  // files of single precision; int8 files have bits only.
+  // Bytes of one number, or 0 for a type that no exported file has.
   static int64_t width_of(const std::string& type) {
     return type == "I8" || type == "U8" ? 1 : type == "F32" || type == "I32" ? 4 : type == "I64" ? 8 : 0;
   }
@@ -176,6 +176,35 @@ class Model {
     return made;
   }
 
+  // The sorted positions of the weights of a matrix, which the file has as positions or as bits.
+  std::vector<int64_t> existing(const std::string& name, int64_t size) const {
+    std::vector<int64_t> made;
+    const auto listed = tensors_.find(name + ".positions");
+    if (listed == tensors_.end()) {
+      const Tensor& bits = tensor(name + ".bits", "U8");
+      if (bits.count() != (size + 7) / 8) wrong("has bits of " + name + " that do not fit its shape");
+      for (int64_t at = 0; at < size; ++at)
+        if (static_cast<uint8_t>(bits.data[at / 8]) >> (7 - at % 8) & 1) made.push_back(at);
+      return made;
+    }
+    const Tensor& positions = listed->second;
+    if (positions.type != "I32" && positions.type != "I64") wrong("has positions of " + name + " of another type");
+    for (int64_t at = 0; at < positions.count(); ++at) {
+      int32_t small = 0;
+      int64_t position = 0;
+      if (positions.type == "I32") {
+        std::memcpy(&small, positions.data + 4 * at, 4);
+        position = small;
+      } else {
+        std::memcpy(&position, positions.data + 8 * at, 8);
+      }
+      if (position < (made.empty() ? 0 : made.back() + 1) || position >= size)
+        wrong("has positions of " + name + " that are not sorted or outside the matrix");
+      made.push_back(position);
+    }
+    return made;
+  }
+
   const Matrix& matrix(const std::string& name, int64_t columns) {
     auto found = matrices_.find(name);
     if (found == matrices_.end()) found = matrices_.emplace(name, packed(name, columns)).first;
@@ -186,28 +215,28 @@ class Model {
   Matrix packed(const std::string& name, int64_t columns) {
     Matrix made{};
     made.columns = columns;
-    if (tensors_.count(name + ".mask") == 0) {
+    if (tensors_.count(name + ".values") == 0) {
       const Tensor& dense = tensor(name, "F32");
       if (dense.shape.size() != 2 || dense.shape[1] != columns) wrong("has " + name + " of another shape");
       made.rows = dense.shape[0], made.values = floats(dense);
       return made;
     }
-    const Tensor &values = tensor(name, "I8"), &mask = tensor(name + ".mask", "U8");
-    std::vector<float> scale = floats(tensor(name + ".scale", "F32"));
+    const Tensor& values = tensor(name + ".values", "I8");
+    std::vector<float> scale = floats(tensor(name + ".scales", "F32"));
     made.rows = static_cast<int64_t>(scale.size());
-    if (made.rows < 1 || columns < 1 || columns > kMostColumns || mask.count() != (made.rows * columns + 7) / 8)
-      wrong("has " + name + " of a shape that does not fit");
+    if (made.rows < 1 || columns < 1 || columns > kMostColumns) wrong("has " + name + " of a shape that does not fit");
     for (float number : scale)
-      if (!(number >= 0 && number < 3e38f)) wrong("has a scale of " + name + " that is none");
-    std::vector<int64_t> first(1, 0);
+      if (!(number >= 0 && number < 3e38f)) wrong("has a scale of " + name + " that is not finite or negative");
+    const std::vector<int64_t> positions = existing(name, made.rows * columns);
+    if (static_cast<int64_t>(positions.size()) != values.count())
+      wrong("has positions of " + name + " that do not fit its values");
+    std::vector<int64_t> first(made.rows + 1, 0);
     std::vector<uint16_t> column;
-    for (int64_t row = 0; row < made.rows; ++row) {
-      for (int64_t at = row * columns; at < (row + 1) * columns; ++at)
-        if (static_cast<uint8_t>(mask.data[at / 8]) >> (7 - at % 8) & 1)
-          column.push_back(static_cast<uint16_t>(at - row * columns));
-      first.push_back(static_cast<int64_t>(column.size()));
+    for (int64_t position : positions) {
+      ++first[position / columns + 1];
+      column.push_back(static_cast<uint16_t>(position % columns));
     }
-    if (first.back() != values.count()) wrong("has a mask of " + name + " that does not fit its weights");
+    for (int64_t row = 0; row < made.rows; ++row) first[row + 1] += first[row];
     const auto* numbers = reinterpret_cast<const int8_t*>(values.data);
     for (int64_t at = 0; at < values.count(); ++at)
       if (numbers[at] == 0 || numbers[at] == -128) wrong("has weights of " + name + " that are not from -127 to 127");

@@ -1,18 +1,20 @@
-"""Weights by name, and back into a model."""
+"""Saved weights, and a model from them."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import pytest
 import torch
 from torch import nn
 
+from selfish_rnn.engine.saving import SavedWeights, load_sparse
 from selfish_rnn.errors import UserError
 from selfish_rnn.models import StackedRNN
-from selfish_rnn.training.saved_weights import load_portable_weights, portable_weights
 
 
-def weights_of(module: nn.Module) -> dict[str, torch.Tensor]:
-    return portable_weights(module, [])
+def weights_of(module: nn.Module) -> Mapping[str, torch.Tensor]:
+    return SavedWeights.of(module).tensors
 
 
 def model(seed: int = 0, hidden: int = 4, tied: bool = True) -> StackedRNN:
@@ -34,7 +36,7 @@ def test_buffers_are_weights_too():
 @pytest.mark.parametrize("tied", [True, False])
 def test_loaded_weights_are_the_saved_ones_and_stay_tied(tied: bool):
     source, target = model(seed=1, tied=tied), model(seed=2, tied=tied)
-    load_portable_weights(target, weights_of(source), "file")
+    load_sparse(target, SavedWeights.of(source), "file")
     for name, tensor in weights_of(source).items():
         assert torch.equal(weights_of(target)[name], tensor)
     assert (target.decoder.weight is target.embedding.weight) == tied
@@ -50,6 +52,6 @@ def test_loaded_weights_are_the_saved_ones_and_stay_tied(tied: bool):
 def test_weights_of_another_model_are_refused_by_name_and_nothing_is_loaded(other: StackedRNN, differing: str):
     target = model(seed=2)
     before = {name: tensor.clone() for name, tensor in weights_of(target).items()}
-    with pytest.raises(UserError, match=rf"some/file does not fit the model of config.yaml.*({differing})"):
-        load_portable_weights(target, weights_of(other), "some/file")
+    with pytest.raises(UserError, match=rf"some/file does not fit the model: .*({differing})"):
+        load_sparse(target, SavedWeights.of(other), "some/file")
     assert all(torch.equal(tensor, before[name]) for name, tensor in weights_of(target).items())
