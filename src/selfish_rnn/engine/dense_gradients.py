@@ -113,7 +113,7 @@ def gradient_at(weight: PackedWeight, positions: Tensor) -> Tensor:
             # One row of memory for each unit, so that a position reads two runs of numbers.
             of_row = gradient.reshape(-1, weight.shape[0]).t().contiguous()
             of_column = x.reshape(-1, weight.shape[1]).t().contiguous()
-            parts = zip(rows.split(_POSITIONS_AT_ONCE), columns.split(_POSITIONS_AT_ONCE), strict=True)
+            parts = zip(*(torch.split(each, _POSITIONS_AT_ONCE) for each in (rows, columns)), strict=True)
             use = torch.cat([(of_row[row] * of_column[column]).sum(1) for row, column in parts])
         else:
             use = _of_tokens(x.flatten(), gradient.reshape(-1, weight.shape[1]), rows, columns)
@@ -126,7 +126,7 @@ _POSITIONS_AT_ONCE = 2**13
 
 def _of_tokens(tokens: Tensor, gradient: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Return the gradient of an embedding at some positions: the sum over the tokens that are their row."""
-    present, places = tokens.unique(return_inverse=True)
+    present, places = torch.unique(tokens, return_inverse=True)
     sums = torch.zeros(len(present), gradient.shape[1]).index_add_(0, places, gradient)
     indices = torch.searchsorted(present, rows).clamp_(max=len(present) - 1)
     return torch.where(present[indices] == rows, sums[indices, columns], torch.zeros(()))
