@@ -100,3 +100,4 @@ def test_panels_of_a_trace_are_those_of_the_kernels() -> None:
     for columns in range(1, 400):
         assert library._traced_panel_columns(columns) == library.panel_floats(columns, 1) >= columns
         assert library.panel_floats(columns, 7) == 7 * library.panel_floats(columns, 1)
+        assert library._traced_step_columns(columns) == library.step_floats(columns, 1) >= columns

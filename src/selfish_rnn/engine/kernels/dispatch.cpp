@@ -69,6 +69,7 @@ int64_t selfish_threaded() { return kThreaded; }
 
 int64_t selfish_panel_width(int64_t columns) { return chosen().panel_width(columns); }
 int64_t selfish_panel_floats(int64_t columns, int64_t features) { return chosen().panel_floats(columns, features); }
+int64_t selfish_step_floats(int64_t batch, int64_t features) { return chosen().step_floats(batch, features); }
 int64_t selfish_cross_entropy_floats(int64_t n, int64_t rows, int64_t columns) {
   return chosen().cross_entropy_floats(n, rows, columns);
 }

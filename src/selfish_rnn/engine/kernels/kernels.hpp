@@ -10,6 +10,7 @@ namespace selfish {
 struct Kernels {
   decltype(&selfish_panel_width) panel_width;
   decltype(&selfish_panel_floats) panel_floats;
+  decltype(&selfish_step_floats) step_floats;
   decltype(&selfish_cross_entropy_floats) cross_entropy_floats;
   decltype(&selfish_linear) linear;
   decltype(&selfish_linear_backward) linear_backward;
@@ -60,6 +61,7 @@ extern const Kernels kernels;
 const Kernels kernels = {
     [](int64_t columns) { return static_cast<int64_t>(Panels(columns).width); },
     [](int64_t columns, int64_t features) { return Panels(columns).floats(features); },
+    [](int64_t batch, int64_t features) { return StepPanels(batch).floats(features); },
     cross_entropy_floats,
     [](const void* index, const float* values, const float* bias, const float* x, int64_t n, float* y, float* work) {
       linear(Packed(index), values, bias, x, n, y, work);
