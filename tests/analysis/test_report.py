@@ -276,11 +276,13 @@ def test_folders_of_the_same_name_are_told_apart_by_the_one_above(tmp_path: Path
     assert [run["name"] for run in page.data()["runs"]] == ["a/run", "b/run"]
 
 
-def test_the_same_run_twice_is_refused(tmp_path: Path) -> None:
+def test_a_run_that_is_named_twice_is_shown_once(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", record())
-    outcome = run_command(folder, folder, out=tmp_path / "report.html")
-    assert isinstance(outcome.exception, UserError)
-    assert "give each run once" in str(outcome.exception)
+    outcome = run_command(folder, tmp_path, folder, out=tmp_path / "report.html")
+    assert outcome.exit_code == 0, outcome.output
+    assert "1 run," in outcome.output
+    with pytest.raises(UserError, match="give each run once"):
+        write_report([read_run(folder), read_run(folder)], tmp_path / "report.html")
 
 
 def test_a_report_that_cannot_be_written_is_named(tmp_path: Path) -> None:

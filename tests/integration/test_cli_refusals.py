@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,56 @@ from tiny_runs import result_of, stop_after, tiny_run, tiny_words, write_corpus
 def test_bad_words_are_refused(tmp_path: Path, words: list[str], expected: str):
     assert expected in refused("train", *words, "--run", tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["train", "--sparsity", "0.9"], "settings are key=value overrides: write sparsity=0.9"),
+        (["train", "ptb-rhn", "--lr=3"], "settings are key=value overrides: write optimizer.lr=3"),
+        (["train", "--batch-size", "epochs=3"], "write batch_size=VALUE"),
+        (["show", "--epoch", "3"], "settings are key=value overrides, such as sparsity=0.9 (did you mean 'epochs'?)"),
+        (
+            ["generate", "runs/mine", "--promt", "the"],
+            "no such option: --promt (did you mean --prompt?); see selfish-rnn",
+        ),
+        (["generate", "runs/mine", "--tokens", "few"], "--tokens must be an integer; see selfish-rnn generate --help"),
+        (["generate", "runs/mine", "--tokens", "0"], "--tokens must be at least 1; see selfish-rnn generate --help"),
+        (["export", "runs/mine", "--precision", "int4"], "--precision must be one of float32, int8, got 'int4'; see"),
+        (["resume", "runs/mine", "--engine", "fast"], "--engine must be one of masked, packed, got 'fast'; see"),
+        (["bench", "--batch", "many"], "--batch must be an integer, got 'many'"),
+        (["bench", "--speed", "3"], "no such option: --speed"),
+        (["trian"], "no such command 'trian' (did you mean 'train'?); see selfish-rnn --help"),
+        (["sweep"], "missing argument 'FILE'; see selfish-rnn sweep --help"),
+        (["train", "epochs=many"], "epochs: must be an integer, got 'many'"),
+        (["train", "engine=fast"], "engine: must be auto, masked or packed, got 'fast'"),
+        (["report", "/nowhere"], "/nowhere does not exist"),
+    ],
+    ids=str,
+)
+def test_a_wrong_command_is_one_line_with_the_right_form(words: list[str], expected: str):
+    assert expected in refused(*words)
+
+
+def test_a_run_is_measured_on_its_own_texts_only(finished: tuple[Path, Said], texts: Path):
+    line = refused("evaluate", finished[0], "--corpus", texts)
+    assert (
+        f"--corpus is for exported models, and a run is measured on its own texts: `selfish-rnn export {finished[0]} "
+        in line
+    )
+
+
+def test_a_report_of_a_folder_is_of_the_runs_in_it(finished: tuple[Path, Said], texts: Path, tmp_path: Path):
+    shutil.copytree(finished[0], tmp_path / "runs" / "one")
+    (tmp_path / "runs" / "notes").mkdir()
+    assert "contains none" in refused("report", tmp_path / "runs" / "notes")
+    stop_after(tiny_run(texts, tmp_path / "runs" / "two"), 4)
+    page = tmp_path / "report.html"
+    said = selfish_rnn("report", tmp_path / "runs", "--out", page)
+    assert said.code == 0
+    assert said.err == "note: skipped runs without a finished epoch: two\n"
+    assert "1 run, " in said.out
+    assert page.is_file()
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ EXPORTED: dict[str, tuple[Callable[[dict[str, str]], Any], str]] = {
     "unknown model": (lambda about: about.update(model='{"name": ["x"]}'), "is of a model called"),
     "unknown key": (lambda about: _model(about, depth=3), "unknown key 'depth'"),
     "wrong type": (lambda about: _model(about, hidden="x"), "hidden: must be"),
-    "absurd": (lambda about: _model(about, hidden=10**9), "hidden: must be less than or equal to 1000000"),
+    "absurd": (lambda about: _model(about, hidden=10**9), "hidden: must be at most 1000000"),
     "gigantic": (lambda about: _model(about, hidden=10**6, embedding=10**6), "does not fit the model"),
     "other words": (lambda about: about.update(vocabulary='{"tokenizer": "x"}'), "tokens of a vocabulary"),
 }

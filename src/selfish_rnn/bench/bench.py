@@ -57,7 +57,7 @@ def bench(console: Console, options: BenchOptions, command: str) -> bool:
         "selfish_rnn": __version__,
     }
     date = datetime.now().astimezone().isoformat(timespec="seconds")
-    settings = options.model_dump(mode="json")
+    settings = options.to_json()
     content: dict[str, Any] = {"command": command, "date": date, "machine": found, "settings": settings}
     kernels = found["kernels"] or "no processor (not built)"
     processor = f"{found['processor']}, {found['cores']} cores, threads: {found['threads']}"

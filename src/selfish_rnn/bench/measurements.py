@@ -32,7 +32,7 @@ def measure(workload: Workload, engine: str) -> dict[str, float]:
     it built anything. Nothing is subtracted from anything.
     """
     task = {"engine": engine, "hidden": workload.hidden, "sparsity": workload.sparsity}
-    task |= {"threads": torch.get_num_threads(), "options": workload.options.model_dump(mode="json")}
+    task |= {"threads": torch.get_num_threads(), "options": workload.options.to_json()}
     command = [sys.executable, "-m", "selfish_rnn.bench.measurements", json.dumps(task)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from selfish_rnn.errors import UserError, nearest, shown, unknown
+from selfish_rnn.errors import UserError, nearest, plain_reason, shown, unknown
 from selfish_rnn.experiment.optimizers import OPTIMIZERS
 from selfish_rnn.experiment.sections import names_of
 from selfish_rnn.experiment.settings import MODEL_SETTINGS, Experiment
@@ -289,8 +289,7 @@ def explain(error: ValidationError, settings: type[BaseModel]) -> str:
         elif kind == "missing":
             text = f"{key} is missing"
         else:
-            expected = detail["msg"].replace("Input should be", "must be")
-            text = f"{key}: {expected}, got {shown(detail['input'])}"
+            text = f"{key}: {plain_reason(detail['msg'])}, got {shown(detail['input'])}"
         # A value that can be of several types has an error for each; the first says enough.
         explanations.setdefault(key, text)
     more = error.error_count() - len(explanations)
