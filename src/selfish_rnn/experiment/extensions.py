@@ -8,9 +8,13 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from selfish_rnn.errors import UserError
-from selfish_rnn.topology import METHODS, Method, register_method
+
+# The command line reads its options before it imports torch, so the functions that need methods import them.
+if TYPE_CHECKING:
+    from selfish_rnn.topology import Method
 
 IMPORTS = "SELFISH_RNN_IMPORT"
 """Environment variable with the files to import. Processes that a command starts inherit it."""
@@ -34,6 +38,8 @@ def request_imports(files: Sequence[str]) -> None:
 
 def load_extensions() -> None:
     """Import the requested files and the entry points of installed packages; register their methods and parts."""
+    from selfish_rnn.topology import Method
+
     for entry in importlib.metadata.entry_points(group=ENTRY_POINTS):
         try:
             loaded = entry.load()
@@ -50,6 +56,8 @@ def load_extensions() -> None:
 
 def import_file(path: Path) -> None:
     """Import a Python file once, and register every method at its top level that has a name of its own."""
+    from selfish_rnn.topology import Method
+
     name = f"selfish_rnn_import_{path.stem}"
     known = sys.modules.get(name)
     if known is not None and getattr(known, "__file__", None) == str(path):
@@ -70,6 +78,8 @@ def import_file(path: Path) -> None:
 
 
 def _register_new(method: Method) -> None:
+    from selfish_rnn.topology import METHODS, register_method
+
     if method.name not in METHODS:
         register_method(method)
 

@@ -16,7 +16,7 @@ from selfish_rnn.reproduce.case import Case
 from selfish_rnn.reproduce.paper.claims import AT_LEAST
 from selfish_rnn.reproduce.plan import PlannedRun
 from selfish_rnn.reproduce.rendering.verdicts import Evidence
-from selfish_rnn.reproduce.results import Result, Results
+from selfish_rnn.reproduce.results import Result, Results, read_result
 from selfish_rnn.reproduce.scales import Scale
 
 LABELS = {
@@ -45,9 +45,9 @@ class OwnResults(Results):
 
     def __init__(self, folder: Path, baselines: Results) -> None:
         self.folder = folder
-        self._by_name: dict[str, Result] = {}
+        found = map(read_result, sorted(folder.glob("*.json")))
+        self._by_name = {result.run: result for result in found}
         self._baselines = baselines
-        self.read(folder)
 
     def get(self, run: PlannedRun) -> Result | None:
         """Return your result, or the stored one of the same run."""
@@ -120,7 +120,7 @@ class Comparison:
     @property
     def core_hours(self) -> float:
         """Hours of one core that your runs took."""
-        return sum(result.series["seconds"][-1] for result in self.own.values()) / 3600
+        return sum(float(result.series["seconds"][-1]) for result in self.own.values()) / 3600
 
     def _cases(self) -> list[tuple[str, Case]]:
         network, sparsity = self.case.network, self.case.sparsity
@@ -145,9 +145,7 @@ class Comparison:
 def check_method(name: str) -> None:
     """Raise an error that names the remedy if no method has this name."""
     if name not in CONFIGURABLE_METHODS:
-        raise UserError(
-            f"{unknown('method', name, CONFIGURABLE_METHODS)}; --import FILE takes a file that registers one of your own"
-        )
+        raise UserError(f"{unknown('method', name, CONFIGURABLE_METHODS)}; --import FILE adds those of your own file")
 
 
 def baseline_folder(chosen: Path | None) -> Path:

@@ -77,9 +77,9 @@ def _verdicts(comparison: Comparison) -> list[str]:
     lines = []
     for opponent in comparison.opponents:
         if opponent.better.verdict != NOT_RUN:
+            better, as_good = opponent.better.conclusion, opponent.as_good.conclusion
             lines.append(
-                f"- *{comparison.case.method} is better than {opponent.label}*: {opponent.better.conclusion}. *At least "
-                f"as good*: {opponent.as_good.conclusion}."
+                f"- *{comparison.case.method} is better than {opponent.label}*: {better}. *As good*: {as_good}."
             )
     compared = ["\n".join(lines)] if lines else ["There is no seed with results of both sides, so nothing is decided."]
     without = [run.seed for run in comparison.runs if run.seed not in comparison.own]
@@ -101,7 +101,7 @@ def _verdicts(comparison: Comparison) -> list[str]:
     return compared
 
 
-_LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "±": r"$\pm$", "−": "-"}
+_LATEX = {"&": r"\&", "%": r"\%", "_": r"\_", "#": r"\#", "$": r"\$", "±": r"$\pm$"}
 
 
 def latex(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
