@@ -61,7 +61,7 @@ def compare(
         raise UserError(f"scale {size.name} has no network {network!r}; it has {', '.join(size.networks)}")
     case = Case(network, method, sparsity=sparsity, changes=tuple(assignments or ()))
     folder = out or Path("compare") / method
-    results = OwnResults(folder / "results", Results(baseline_folder(baselines), size.name))
+    results = OwnResults(folder, size, Results(baseline_folder(baselines), size.name))
     chosen = numbers(seeds) or size.seeds or seeds_of_scale(case, size)
     comparison = Comparison(case, size, chosen, results)
     console = output()

@@ -25,15 +25,20 @@ ENTRY_POINTS = "selfish_rnn.methods"
 
 def request_imports(files: Sequence[str]) -> None:
     """Let this process and those that it starts import Python files before they read settings."""
-    before = [path for path in os.environ.get(IMPORTS, "").split(os.pathsep) if path]
+    paths = requested_imports()
     for file in files:
         path = Path(file).resolve()
         if not path.is_file():
             raise UserError(f"--import {file}: there is no such file")
-        if str(path) not in before:
-            before.append(str(path))
-    if before:
-        os.environ[IMPORTS] = os.pathsep.join(before)
+        if path not in paths:
+            paths.append(path)
+    if paths:
+        os.environ[IMPORTS] = os.pathsep.join(map(str, paths))
+
+
+def requested_imports() -> list[Path]:
+    """Return the files that this process imports."""
+    return [Path(path) for path in os.environ.get(IMPORTS, "").split(os.pathsep) if path]
 
 
 def load_extensions() -> None:
@@ -49,9 +54,8 @@ def load_extensions() -> None:
             ) from error
         if isinstance(loaded, Method):
             _register_new(loaded)
-    for path in os.environ.get(IMPORTS, "").split(os.pathsep):
-        if path:
-            import_file(Path(path))
+    for path in requested_imports():
+        import_file(path)
 
 
 def import_file(path: Path) -> None:

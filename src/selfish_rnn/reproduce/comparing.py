@@ -21,8 +21,8 @@ from selfish_rnn.reproduce.scales import Scale
 
 LABELS = {
     "dense": "dense",
-    "static": "static, uniform",
-    "static-er": "static, ER",
+    "static": "static (uniform)",
+    "static-er": "static (ER)",
     "set": "SET",
     "dsr": "DSR",
     "snfs": "SNFS",
@@ -41,11 +41,14 @@ LABELS = {
 
 
 class OwnResults(Results):
-    """Results of your own method, in one folder, next to the stored results of the others."""
+    """Results of comparisons, in the folder of a method, next to the stored results.
 
-    def __init__(self, folder: Path, baselines: Results) -> None:
-        self.folder = folder
-        found = map(read_result, sorted(folder.glob("*.json")))
+    Results of the comparisons in neighbouring folders are read, too.
+    """
+
+    def __init__(self, folder: Path, scale: Scale, baselines: Results) -> None:
+        self.folder = folder / "results" / scale.name
+        found = map(read_result, sorted(folder.parent.glob(f"*/results/{scale.name}/*.json")))
         self._by_name = {result.run: result for result in found}
         self._baselines = baselines
 

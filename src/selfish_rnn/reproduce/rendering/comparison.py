@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from selfish_rnn.experiment.extensions import requested_imports
 from selfish_rnn.files import write_atomically
 from selfish_rnn.reproduce.comparing import Comparison, Opponent, shown_seeds
 from selfish_rnn.reproduce.rendering.tables import EMPTY, markdown
@@ -53,6 +54,7 @@ def page(comparison: Comparison) -> str:
     """Return the comparison as one Markdown page."""
     case, scale = comparison.case, comparison.scale
     settings = comparison.runs[0].experiment
+    imports = "".join(f" --import {file.name}" for file in requested_imports())
     parts = [
         f"# {case.method} compared",
         f"{case.network} at scale `{scale.name}`: {scale.about}. Corpus {settings.corpus}, sparsity "
@@ -67,7 +69,7 @@ def page(comparison: Comparison) -> str:
         f"{counted(len(comparison.own), 'run')} of `{case.method}` took {comparison.core_hours:.3g} core-hours. The "
         "other results are stored ones and were not trained again.",
         "## Commands",
-        "```sh\n" + "\n".join(run.command for run in comparison.runs) + "\n```",
+        "```sh\n" + "\n".join(run.command + imports for run in comparison.runs) + "\n```",
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -89,7 +91,8 @@ def _verdicts(comparison: Comparison) -> list[str]:
         names = ", ".join(opponent.label for opponent in comparison.missing)
         compared.append(
             f"**Missing baselines:** {names}. The stored results have no runs of them at scale "
-            f"`{comparison.scale.name}` and this sparsity, so nothing is said about them."
+            f"`{comparison.scale.name}` and this sparsity, so nothing is said about them. To train one of them: "
+            "`selfish-rnn compare --method NAME`. Later comparisons in the same folder use its results."
         )
     partial = [
         f"{opponent.label} ({len(opponent.results)})"
