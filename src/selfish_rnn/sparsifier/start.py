@@ -14,13 +14,14 @@ from torch import Tensor, nn
 
 from selfish_rnn.errors import nearest, shown
 from selfish_rnn.sparsifier.deferred import is_deferred
-from selfish_rnn.sparsifier.rewiring import Matrices
+from selfish_rnn.sparsifier.rewiring import Matrices, Matrix
 from selfish_rnn.sparsifier.selection import Chosen, joined_gates, matches_name, unpackable
-from selfish_rnn.sparsifier.weights import SparseWeight, StoredWeight
+from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.topology import Allocation, GateLayout, Method, Topology, View
 from selfish_rnn.topology.allocation import budget
 from selfish_rnn.topology.layout import read_topology, stored_keys
 from selfish_rnn.topology.methods import find_part
+from selfish_rnn.topology.rewiring import PruneCount
 from selfish_rnn.topology.topology import rows_as
 
 GateSparsities: TypeAlias = Mapping[str, float]
@@ -332,6 +333,61 @@ def starting_topologies(
     return matrices.random_topologies(method.allocation, counts, generator), False
 
 
+def prune_counts(
+    method: Method,
+    matrices: Sequence[Matrix],
+    sparsity: float | Sequence[WeightBudget],
+    done: int,
+    planned: int | None,
+) -> list[PruneCount]:
+    """Return the number of units of each matrix after ``done`` rewirings of a method that prunes.
+
+    ``sparsity`` is the final one, or a budget per weight. A matrix whose gates have budgets has a number for each of
+    them. Frozen matrices keep what they have. If the method prunes over the network, only the sum is binding.
+    """
+    counts: list[PruneCount] = []
+    if isinstance(sparsity, float | int):
+        counts += method.counts([matrix.units.shape for matrix in matrices], sparsity, done, planned)
+    else:
+        budgets = {budget.chosen.name: budget for budget in sparsity}
+        counts += [
+            _prune_count(method, matrix.units, [budgets[part.name] for part in matrix.parts], done, planned)
+            for matrix in matrices
+        ]
+    frozen = [matrix.count if matrix.frozen else None for matrix in matrices]
+    assert method.pruning is not None
+    if not method.pruning.network:
+        return [count if own is None else own for own, count in zip(frozen, counts, strict=True)]
+    remaining = sum(map(total, counts)) - sum(own or 0 for own in frozen)
+    shares: list[PruneCount] = []
+    for own in frozen:
+        # One unit for every other matrix, and the rest of the sum for the first one that is not frozen.
+        is_first = own is None and None not in frozen[: len(shares)]
+        shares.append(max(remaining - frozen.count(None) + 1, 1) if is_first else own or 1)
+    return shares
+
+
+def _prune_count(
+    method: Method, units: Topology, final: Sequence[WeightBudget], done: int, planned: int | None
+) -> PruneCount:
+    """Return the number of units of a matrix with a budget of its own, or of each of its gates."""
+    if not any(budget.by_gate for budget in final):
+        sparsity = 1 - sum(budget.count for budget in final) / units.size
+        return method.counts([units.shape], sparsity, done, planned)[0]
+    counts: list[int] = []
+    for weight in final:
+        columns = units.size // units.shape[0]
+        rows = weight.view.units.gates.sizes if weight.by_gate else (weight.view.units.shape[0],)
+        for height, count in zip(rows, weight.counts, strict=True):
+            counts += method.counts([(height, columns)], 1 - count / (height * columns), done, planned)
+    return counts
+
+
+def total(count: PruneCount) -> int:
+    """Return the number of units of a matrix whose gates may have numbers of their own."""
+    return count if isinstance(count, int) else sum(count)
+
+
 @torch.no_grad()
 def rescale_(parameter: Tensor, topology: Topology, density: float, budget: WeightBudget | None) -> None:
     """Divide weights by the square root of the density of their matrix, or of what their own budget is about."""
@@ -371,8 +427,8 @@ def _existing(chosen: Sequence[Chosen], masks: Mapping[str, Tensor] | None, spar
     """The topologies that masks give, or without them the weights that are not zero; of about this sparsity."""
     topologies = []
     for name, weight, gates in chosen:
-        if isinstance(weight, StoredWeight):
-            topologies.append(weight.sparse_weight(name, gates).topology)
+        if isinstance(weight, SparseWeight):
+            topologies.append(replace(weight.topology, gates=gates))
             continue
         if masks is not None and name not in masks:
             raise ValueError(f"masks= has the names of weights, such as {name}, not those of modules or patterns")
