@@ -17,10 +17,12 @@ class Command(TyperCommand):
     """Command with our help text, and the option ``--import FILE`` for files that register methods."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        # Read here, so that the files are known before any argument is completed or checked.
-        rest, files = without_imports(args)
-        request_imports(files)
+        rest, ctx.meta[IMPORT] = without_imports(args)
         return super().parse_args(ctx, rest)
+
+    def invoke(self, ctx: Any) -> Any:
+        request_imports(ctx.meta[IMPORT])
+        return super().invoke(ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         arguments = (str(parameter.metavar) for parameter in _visible(self, ctx, "argument"))
