@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Literal
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -12,6 +13,9 @@ from selfish_rnn.cli.console import output, show_note
 from selfish_rnn.cli.training import DeviceOption
 from selfish_rnn.errors import UserError
 from selfish_rnn.text import say
+
+if TYPE_CHECKING:
+    from selfish_rnn.runs.run import Run
 
 SourceArgument = Annotated[Path, typer.Argument(metavar="RUN|FILE", help="Folder of a run, or an exported model.")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
@@ -90,26 +94,44 @@ def export(
 ) -> None:
     """Write the best model of a run to one file.
 
-    The file contains the vocabulary. Load it with selfish_rnn.load_model, or use it with generate and evaluate.
+    The file contains the vocabulary. Load it with selfish_rnn.load_model, or use it with generate and evaluate. A name
+    that ends in .srnn gives the compiled step for C and C++ programs (see selfish-rnn header).
     """
     from selfish_rnn.runs.export import export as write
     from selfish_rnn.runs.run import Run
 
     path = out or Path(f"{run.resolve().name}.safetensors")
     source = Run.open(run)
-    write(source, path, precision=precision)
+    if path.suffix == ".srnn":
+        _export_step(source, path, precision)
+    else:
+        write(source, path, precision=precision)
     show_note(source.unfinished())
     console = output()
     say(console, f"{path}: {path.stat().st_size / 2**20:.1f} MiB")
-    say(console, f"  selfish-rnn generate {shlex.quote(str(path))} --prompt 'the'")
+    if path.suffix != ".srnn":
+        say(console, f"  selfish-rnn generate {shlex.quote(str(path))} --prompt 'the'")
+
+
+def _export_step(run: Run, path: Path, precision: Literal["float32", "int8"]) -> None:
+    """Write the compiled step of the best model of a run."""
+    from selfish_rnn.runs.export import export, load_model
+
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "model.safetensors"
+        export(run, file, precision=precision)
+        step = load_model(file).next_word()
+    if step is None:
+        raise UserError(f"{path} needs a sparse model and the packed engine's kernels")
+    step.save(path)
 
 
 def header(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write.")] = Path("selfish_rnn.hpp"),
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write.")] = Path("selfish_rnn.h"),
 ) -> None:
-    """Write the C++ header that runs int8 models.
+    """Write the C header that runs compiled steps.
 
-    It needs no Python, and reads the files of selfish-rnn export RUN --precision int8.
+    It needs no Python, and reads .srnn files.
     """
     from selfish_rnn.files import write_atomically
     from selfish_rnn.runtime.header import single_header

@@ -34,6 +34,8 @@ def request_imports(files: Sequence[str]) -> None:
             paths.append(path)
     if paths:
         os.environ[IMPORTS] = os.pathsep.join(map(str, paths))
+    if "selfish_rnn.experiment.methods" in sys.modules:  # otherwise that module imports them
+        load_extensions()
 
 
 def requested_imports() -> list[Path]:

@@ -24,7 +24,6 @@ from selfish_rnn.files import ForeignFileError, load_tensors, save_tensors
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.checkpoints import WRONG_CONTENT
 from selfish_rnn.runs.run import Run
-from selfish_rnn.runtime.word_program import program_text
 from selfish_rnn.training.evaluation import EvaluationSettings
 
 Precision = Literal["float32", "int8"]
@@ -40,8 +39,7 @@ def export(run: Run, path: str | os.PathLike[str], *, precision: Precision = "fl
     """Write the best model of a run with its vocabulary to one safetensors file.
 
     Of a sparse matrix only the existing weights and their positions are written (``docs/format.md``). With
-    ``precision="int8"`` they are rounded as :func:`selfish_rnn.quantize` does it, and the file has the program of the
-    model, so that a runtime without Python can run it.
+    ``precision="int8"`` they are rounded as :func:`selfish_rnn.quantize` does it.
     """
     experiment, saved = run.experiment, run.folder.read_model(identity(run.experiment))
     metadata = {
@@ -55,9 +53,7 @@ def export(run: Run, path: str | os.PathLike[str], *, precision: Precision = "fl
     if precision == "int8":
         if not saved.shapes:
             raise UserError(f"{run.folder.path} has no sparse weights: int8 is for sparse models")
-        model = experiment.model.outline(len(run.vocabulary))
         saved = saved.quantized()
-        metadata["step"] = program_text(model, model.describe)
     save_tensors(path, saved.tensors, {**metadata, **saved.metadata})
 
 

@@ -33,7 +33,7 @@ from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.runs.recording import PauseKeeper, RunRecorder, StopRequest, TopologyRecorder
 from selfish_rnn.runs.topologies import TopologyHistory
-from selfish_rnn.system import giving_back_freed_memory, peak_memory
+from selfish_rnn.system import giving_back_freed_memory, peak_memory, processor
 from selfish_rnn.topology import Topology
 from selfish_rnn.training.build import check_before_training
 from selfish_rnn.training.engine_choice import EngineChoice, choose_engine
@@ -184,7 +184,7 @@ class Run:
             summary = {**self._evaluate_best(ranks, corpus), **outcome}
             for name, about in outcome.get("averages", {}).items():
                 about |= self._evaluate_best(ranks, corpus, name)
-            summary["peak_memory_mib"] = peak_memory()
+            summary |= {"peak_memory_mib": peak_memory(), "processor": processor()}
             if ranks.first:
                 self.folder.write_summary(summary)
             return summary

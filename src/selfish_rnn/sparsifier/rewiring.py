@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from selfish_rnn.sparsifier.distributed import mean_over_ranks, refuse_parted_ranks, renew_reducers
+from selfish_rnn.sparsifier.distributed import ParallelWrapper, mean_over_ranks, refuse_parted_ranks
 from selfish_rnn.sparsifier.optimizer_state import keeps_momentum, momentum
 from selfish_rnn.sparsifier.selection import Chosen, joined_gates, layer_weights
 from selfish_rnn.sparsifier.weights import SparseWeight
@@ -206,13 +206,20 @@ class Matrix:
     def _score(self, existing: Sequence[ActiveWeights]) -> Tensor:
         return torch.cat([each.dense_score() for each in existing])
 
-    def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
-        """Let every part take on what it has of a new topology."""
+    def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer], check_resize: Callable[[str], None]) -> None:
+        """Rewire every part by its share of a rewiring of the matrix.
+
+        ``check_resize`` is called before the number of values of a packed weight changes, with its name.
+        """
         shares = [rewiring]
         if len(self.parts) > 1:
             shares = list(rewiring.divided([view.units.shape[0] for view in self.views]))
-        for part, view, share in zip(self.parts, self.views, shares, strict=True):
-            part.rewire(share if view.single else view.rewiring(part.topology, share), optimizers)
+        for part, view, units in zip(self.parts, self.views, shares, strict=True):
+            share = units if view.single else view.rewiring(part.topology, units)
+            packed = tuple(part.parameter.shape) != part.shape
+            if packed and len(share.grown) != int(share.removed.sum()):
+                check_resize(part.name)
+            part.rewire(share, optimizers)
 
 
 def unit_count(view: View, weight: SparseWeight) -> int:
@@ -237,10 +244,10 @@ class Layer:
         topology = LayerTopology.of([each.topology for each in existing])
         return _concatenated(existing, topology, lambda: torch.cat([each.dense_score().flatten() for each in existing]))
 
-    def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
+    def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer], check_resize: Callable[[str], None]) -> None:
         """Rewire every matrix by its share of a rewiring of the layer."""
         for matrix, share in zip(self.matrices, rewiring.matrices(), strict=True):
-            matrix.rewire(share, optimizers)
+            matrix.rewire(share, optimizers, check_resize)
 
 
 def _concatenated(existing: Sequence[ActiveWeights], topology: Topology, score: Callable[[], Tensor]) -> ActiveWeights:
@@ -390,17 +397,19 @@ def rewire_matrices(
     rewirings: Iterator[Rewiring],
     optimizers: Sequence[Optimizer],
     dense_gradients: bool,
+    wrapper: ParallelWrapper,
 ) -> int:
-    """Rewire matrices or layers, the same way on every rank; how many weights went.
+    """Rewire matrices or layers, the same way on every rank; return the number of removed weights.
 
-    With ``dense_gradients`` gradients stay where no weight exists.
+    With ``dense_gradients`` gradients stay where no weight exists. The ``wrapper`` of the model follows packed weights
+    whose number of values changes.
     """
     weights = [weight for matrix in matrices for weight in matrix.parts]
     sizes = [weight.parameter.numel() for weight in weights]
     removed = 0
     for matrix in matrices:
         rewiring = next(rewirings)  # zip would hold on to the one before
-        matrix.rewire(rewiring, optimizers)
+        matrix.rewire(rewiring, optimizers, wrapper.check)
         if not dense_gradients:
             for weight in matrix.parts:
                 weight.mask_gradient()
@@ -408,6 +417,6 @@ def rewire_matrices(
         del rewiring
         give_back_reused_memory()
     refuse_parted_ranks(weights)
-    parameters = zip((weight.parameter for weight in weights), sizes, strict=True)
-    renew_reducers([parameter for parameter, size in parameters if parameter.numel() != size])
+    if any(weight.parameter.numel() != size for weight, size in zip(weights, sizes, strict=True)):
+        wrapper.replan()
     return removed

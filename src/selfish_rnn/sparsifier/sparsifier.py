@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
 from selfish_rnn.sparsifier.base import SparseTraining, refuse_missing, saved_rewirings
-from selfish_rnn.sparsifier.distributed import common_seed
+from selfish_rnn.sparsifier.distributed import ParallelWrapper, common_seed
 from selfish_rnn.sparsifier.hooks import Hooks, ManualUpdates, refuse_second_listener
 from selfish_rnn.sparsifier.optimizer_state import optimizers_of
 from selfish_rnn.sparsifier.rewiring import DenseScores, Layer, Matrices, Matrix, Plan, rewire_matrices
@@ -172,6 +173,7 @@ class Sparsifier(SparseTraining):
                     rescale_(weights[number].parameter, topologies[number], density, weight_budget)
         self.weights: list[SparseWeight] = weights
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._ddp = ParallelWrapper()
         self._resumed = False
         self._weights_loaded = False
         self._stays_dense = self.active_weights == self.total_weights and not self.method.prunes
@@ -234,6 +236,14 @@ class Sparsifier(SparseTraining):
             for optimizer in optimizers_of(self.hooked_parameters):
                 self.track(optimizer)
         self._resumed = False
+
+    def register_ddp(self, wrapper: DistributedDataParallel | None) -> None:
+        """Register the ``DistributedDataParallel`` around the model; None if you reduce gradients yourself.
+
+        It is needed for a packed model under several processes, with methods that change the number of weights of a
+        matrix (DSR, GMP): the wrapper then plans its reductions again after such a rewiring.
+        """
+        self._ddp.register(wrapper, self.hooked_parameters)
 
     def apply_masks(self) -> None:
         """Set all weights outside the topology to zero.
@@ -340,7 +350,7 @@ class Sparsifier(SparseTraining):
             before, rewirings = self.active_weights, self._rewirings(matrices, rate)
             optimizers = [each for each in self._optimizers if not self._scores.is_momentum_of(each)]
             entries = [matrix for matrix, _ in matrices]
-            removed = rewire_matrices(entries, rewirings, optimizers, self._scores.in_momentum())
+            removed = rewire_matrices(entries, rewirings, optimizers, self._scores.in_momentum(), self._ddp)
             self.last_rewired_fraction = removed / before
         self._scores.clear()
 

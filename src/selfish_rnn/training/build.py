@@ -215,6 +215,7 @@ def _build_sparsifier(experiment: Experiment, model: LanguageModel, rewirings: i
         rescale=experiment.rescale,
         seed=_start_seed(experiment),
     )
+    sparsifier.register_ddp(None)  # the ranks sum gradients themselves
     if experiment.start_seed is not None:  # one start for several runs, each of which then goes its own way
         torch.manual_seed(experiment.seed)
         sparsifier.reseed(experiment.seed)

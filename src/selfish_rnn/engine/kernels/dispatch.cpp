@@ -53,11 +53,13 @@ const char* selfish_description() {
 }
 
 const int64_t* selfish_structure_sizes() {
-  static const int64_t sizes[] = {
-      sizeof(IndexHeader),    sizeof(LayerShape),      sizeof(LayerWeights),   sizeof(LayerGradients),
-      sizeof(LayerForward),   sizeof(LayerBackward),   sizeof(HighwayForward), sizeof(HighwayBackward),
-      sizeof(OrderedForward), sizeof(OrderedBackward), sizeof(WindowsHeader),  sizeof(Int8Weights),
-      sizeof(Int8Layer),      sizeof(Operation),       sizeof(Program),        0};
+  static const int64_t sizes[] = {sizeof(IndexHeader),    sizeof(LayerShape),
+                                  sizeof(LayerWeights),   sizeof(LayerGradients),
+                                  sizeof(LayerForward),   sizeof(LayerBackward),
+                                  sizeof(HighwayForward), sizeof(HighwayBackward),
+                                  sizeof(OrderedForward), sizeof(OrderedBackward),
+                                  sizeof(WindowsHeader),  sizeof(Int8Weights),
+                                  sizeof(Int8Layer),      0};
   return sizes;
 }
 
@@ -105,7 +107,6 @@ void selfish_highway_forward(const HighwayForward* layer) { chosen().highway_for
 void selfish_highway_backward(const HighwayBackward* layer) { chosen().highway_backward(layer); }
 void selfish_ordered_forward(const OrderedForward* layer) { chosen().ordered_forward(layer); }
 void selfish_ordered_backward(const OrderedBackward* layer) { chosen().ordered_backward(layer); }
-void selfish_float_step(const Program* program) { chosen().float_step(program); }
 
 }  // extern "C"
 }  // namespace selfish
