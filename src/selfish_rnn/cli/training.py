@@ -159,18 +159,18 @@ def _train(open_run: Callable[[], Run]) -> None:
     console = output()
     keep_freed_memory()
     with joined() as ranks:
-        run = ranks.from_first(open_run)
+        run = ranks.from_main(open_run)
         path = run.folder.path
         try:
-            if ranks.first:
+            if ranks.is_main:
                 with listener_for(console, path) as listener:
                     summary = run.train(listener)
             else:
                 run.train()
         except Interrupted:
-            if ranks.first:
+            if ranks.is_main:
                 say(console, f"Stopped; resume with: {run.folder.resume_command}")
             raise typer.Exit(130) from None
-    if ranks.first:
+    if ranks.is_main:
         show_outcome(console, summary, path)
         show_next(console, run.experiment, path)

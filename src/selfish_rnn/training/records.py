@@ -138,7 +138,7 @@ class EpochRecord:
         }
 
 
-_FIELDS = frozenset(each.name for each in fields(EpochRecord)) - {"measures"}
+_FIELDS = frozenset(entry.name for entry in fields(EpochRecord)) - {"measures"}
 _EPOCH = TypeAdapter(EpochRecord)
 
 
