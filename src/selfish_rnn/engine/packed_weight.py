@@ -378,6 +378,9 @@ class PackedWeight(nn.Module, SparseWeight):
     def collected_gradient(self) -> Tensor:
         return dense_gradients.dense_gradient(self)
 
+    def collected_gradient_at(self, positions: Tensor) -> Tensor:
+        return dense_gradients.gradient_at(self, positions)
+
     # Copies and state
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PackedWeight:
