@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +20,7 @@ from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.system import trim_if_releasing
 from selfish_rnn.topology import (
     ActiveWeights,
+    Allocation,
     GateLayout,
     LayerTopology,
     Method,
@@ -29,6 +29,7 @@ from selfish_rnn.topology import (
     Schedule,
     Signal,
     Topology,
+    View,
 )
 
 
@@ -56,12 +57,15 @@ class Plan:
                 "rewirings in the run (the number of epochs if you call rewire() after each)"
             )
 
+    def progress(self, rewiring: int) -> float:
+        """Return the fraction of the run at a rewiring, counted from 1; 0 if the run has no known end."""
+        return 0.0 if self.rewirings is None else min(rewiring / self.rewirings, 1.0)
+
     def rate(self, rewiring: int) -> float:
         """Return the fraction of weights that a rewiring, counted from 1, removes and grows."""
         if not self.method.rewires:
             return 0.0
-        progress = 0.0 if self.rewirings is None else min(rewiring / self.rewirings, 1.0)
-        return self.schedule.rate(progress, self.prune_rate)
+        return self.schedule.rate(self.progress(rewiring), self.prune_rate)
 
     def due(self, step: int) -> bool:
         """Return whether an automatic rewiring follows a step."""
@@ -126,23 +130,31 @@ class DenseScores:
     def score(self, weight: SparseWeight) -> Tensor:
         """Return the gradient or momentum of a whole matrix."""
         if self.by_gradient:
-            if not weight.has_gradient:
-                raise RuntimeError(
-                    "this method grows by the gradient of weights that do not exist: put the pass before "
-                    "rewire() in `with sparsifier.dense_gradients():`; of a packed model that is compiled, make that "
-                    "pass with the model itself"
-                )
-            gradient = mean_over_ranks(weight.collected_gradient())
-            if not torch.isfinite(gradient).all():
-                raise FloatingPointError(
-                    f"the gradient of {weight.name} by which weights grow is NaN or infinite: leave it out, and "
-                    "collect that of another pass in `with sparsifier.dense_gradients():`"
-                )
-            return gradient
+            return self._checked(weight, weight.collected_gradient)
         if not any(optimizer.state for optimizer in self._optimizers):
             raise RuntimeError("this method grows by the momentum of the optimizer, which has made no step yet")
         remembered = (momentum(optimizer, weight.parameter) for optimizer in self._optimizers)
         return next((score for score in remembered if score is not None), torch.zeros_like(weight.parameter))
+
+    def gradient_at(self, weight: SparseWeight, positions: Tensor) -> Tensor:
+        """Return the gradients of some positions of a matrix."""
+        return self._checked(weight, lambda: weight.collected_gradient_at(positions))
+
+    def _checked(self, weight: SparseWeight, collected: Callable[[], Tensor]) -> Tensor:
+        """Return collected gradients, the same on every rank; raise if there are none or they are not finite."""
+        if not weight.has_gradient:
+            raise RuntimeError(
+                "this method grows by the gradient of weights that do not exist: put the pass before "
+                "rewire() in `with sparsifier.dense_gradients():`; of a packed model that is compiled, make that "
+                "pass with the model itself"
+            )
+        gradient = mean_over_ranks(collected())
+        if not torch.isfinite(gradient).all():
+            raise FloatingPointError(
+                f"the gradient of {weight.name} by which weights grow is NaN or infinite: leave it out, and collect "
+                "that of another pass in `with sparsifier.dense_gradients():`"
+            )
+        return gradient
 
     def clear(self) -> None:
         """Free the gradients after use."""
@@ -151,11 +163,18 @@ class DenseScores:
 
 
 class Matrix:
-    """Matrix of a method: one weight, or several weights whose rows are stacked."""
+    """Matrix of a method: one weight, or several weights whose rows are stacked.
 
-    def __init__(self, parts: Sequence[SparseWeight], gates: GateLayout) -> None:
+    Attributes:
+        parts: The weights.
+        views: Views of the method on them.
+        units: The matrix of units without any unit.
+    """
+
+    def __init__(self, parts: Sequence[SparseWeight], views: Sequence[View], units: Topology) -> None:
         self.parts = parts
-        self.gates = gates
+        self.views = views
+        self.units = units
 
     @property
     def frozen(self) -> bool:
@@ -163,38 +182,46 @@ class Matrix:
 
     @property
     def count(self) -> int:
-        return sum(part.count for part in self.parts)
+        """Number of existing units."""
+        return sum(unit_count(view, part) for part, view in zip(self.parts, self.views, strict=True))
 
-    def existing(self, score: Callable[[SparseWeight], Tensor]) -> ActiveWeights:
-        """Return the existing weights of all parts; ``score`` returns the dense score of one."""
-        if len(self.parts) == 1:
-            return self.parts[0].existing(partial(score, self.parts[0]))
-        existing = [part.existing() for part in self.parts]
-        sizes = [0, *(part.size for part in self.parts)]
-        starts = itertools.accumulate(sizes[:-1])
-        topology = Topology(
-            (self.gates.rows, *self.parts[0].shape[1:]),
-            self.gates,
-            torch.cat([active.topology.positions + start for active, start in zip(existing, starts, strict=True)]),
-        )
-        return _concatenated(existing, topology, lambda: self.score(score))
+    def existing(self, scores: DenseScores) -> ActiveWeights:
+        """The existing units of all parts."""
+        existing = [
+            view.unit_weights(
+                replace(part.existing(partial(scores.score, part)), gradient_at=partial(scores.gradient_at, part))
+            )
+            for part, view in zip(self.parts, self.views, strict=True)
+        ]
+        if len(existing) == 1:
+            return existing[0]
+        starts = itertools.accumulate((active.topology.size for active in existing[:-1]), initial=0)
+        positions = [active.topology.positions + start for active, start in zip(existing, starts, strict=True)]
+        topology = replace(self.units, positions=torch.cat(positions))
+        return _concatenated(existing, topology, lambda: self._score(existing))
 
-    def score(self, score: Callable[[SparseWeight], Tensor]) -> Tensor:
-        """Return the stacked dense scores of all parts."""
-        return torch.cat([score(part) for part in self.parts])
+    def _score(self, existing: Sequence[ActiveWeights]) -> Tensor:
+        return torch.cat([active.dense_score() for active in existing])
 
     def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer], check_resize: Callable[[str], None]) -> None:
         """Rewire every part by its share of a rewiring of the matrix.
 
         ``check_resize`` is called before the number of values of a packed weight changes, with its name.
         """
-        rows = [part.shape[0] for part in self.parts]
-        shares = [rewiring] if len(rows) == 1 else rewiring.divided(rows)
-        for part, share in zip(self.parts, shares, strict=True):
+        shares = [rewiring]
+        if len(self.parts) > 1:
+            shares = list(rewiring.divided([view.units.shape[0] for view in self.views]))
+        for part, view, units in zip(self.parts, self.views, shares, strict=True):
+            share = units if view.single else view.rewiring(part.topology, units)
             packed = tuple(part.parameter.shape) != part.shape
             if packed and len(share.grown) != int(share.removed.sum()):
                 check_resize(part.name)
             part.rewire(share, optimizers)
+
+
+def unit_count(view: View, weight: SparseWeight) -> int:
+    """Return the number of existing units of a weight."""
+    return weight.count if view.single else view.unit_topology(weight.topology).count
 
 
 class Layer:
@@ -208,13 +235,12 @@ class Layer:
         """Weights of all matrices."""
         return [part for matrix in self.matrices for part in matrix.parts]
 
-    def existing(self, score: Callable[[SparseWeight], Tensor]) -> ActiveWeights:
-        """Return the existing weights of all matrices; ``score`` gives the dense score of one weight."""
-        existing = [matrix.existing(score) for matrix in self.matrices]
+    def existing(self, scores: DenseScores) -> ActiveWeights:
+        """Return the existing units of all matrices."""
+        existing = [matrix.existing(scores) for matrix in self.matrices]
         topology = LayerTopology.of([active.topology for active in existing])
-        matrices = self.matrices
         return _concatenated(
-            existing, topology, lambda: torch.cat([matrix.score(score).flatten() for matrix in matrices])
+            existing, topology, lambda: torch.cat([active.dense_score().flatten() for active in existing])
         )
 
     def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer], check_resize: Callable[[str], None]) -> None:
@@ -226,11 +252,22 @@ class Layer:
 def _concatenated(existing: Sequence[ActiveWeights], topology: Topology, score: Callable[[], Tensor]) -> ActiveWeights:
     """Join existing weights; gradients only if all of them have any."""
     gradients = [active.gradients for active in existing if active.gradients is not None]
+    ends = list(itertools.accumulate(active.topology.size for active in existing))
+
+    def gradient_at(positions: Tensor) -> Tensor:
+        sampled = torch.empty(len(positions))
+        for active, end in zip(existing, ends, strict=True):
+            start = end - active.topology.size
+            inside = (positions >= start) & (positions < end)
+            sampled[inside] = active.sampled_gradient(positions[inside] - start).to(sampled.dtype)
+        return sampled
+
     return ActiveWeights(
         topology,
         torch.cat([active.values for active in existing]),
         torch.cat(gradients) if len(gradients) == len(existing) else None,
         score,
+        gradient_at,
     )
 
 
@@ -238,92 +275,120 @@ class _Joined(NamedTuple):
     """Numbers of the chosen weights that form one matrix of a method: one for most matrices."""
 
     numbers: tuple[int, ...]
-    shape: tuple[int, ...]
-    gates: GateLayout
+    units: Topology
 
 
 class Matrices:
     """Chosen weights of a model, grouped into the matrices of a method, in the order of their first weights.
 
-    A ``pool`` that is the layer joins the matrices of every recurrent layer.
+    A matrix is one of units, as the ``views`` of the weights have them. A ``pool`` that is the layer joins the matrices
+    of every recurrent layer that have units of one size.
     """
 
-    def __init__(self, model: nn.Module, chosen: Sequence[Candidate], pool: Pool) -> None:
+    def __init__(self, model: nn.Module, chosen: Sequence[Candidate], views: Sequence[View], pool: Pool) -> None:
+        self.views = views
         numbers = {id(candidate.weight): number for number, candidate in enumerate(chosen)}
-        alone = {
-            number: _Joined((number,), candidate.shape, candidate.gates) for number, candidate in enumerate(chosen)
-        }
+        alone = {number: _Joined((number,), view.units) for number, view in enumerate(views)}
         for parts in joined_gates(model):
-            parts_here = {
-                numbers[identity]: gates for identity, gates in parts.items() if numbers.get(identity) in alone
-            }
-            if len(parts_here) > 1:
-                gates = GateLayout(
-                    tuple(name for part in parts_here.values() for name in part.names),
-                    tuple(size for part in parts_here.values() for size in part.sizes),
-                )
-                for number in parts_here:
+            numbers_here = [numbers[identity] for identity in parts if numbers.get(identity) in alone]
+            if len(numbers_here) > 1:
+                joined = _Joined(tuple(numbers_here), _stacked([views[number].units for number in numbers_here]))
+                for number in numbers_here:
                     del alone[number]
-                alone[min(parts_here)] = _Joined(
-                    tuple(parts_here), (gates.rows, *chosen[min(parts_here)].shape[1:]), gates
-                )
+                alone[min(numbers_here)] = joined
         self._joined = [alone[number] for number in sorted(alone)]
         self._layers = self._group_by_layer(model, numbers) if pool.layer else []
 
     def _group_by_layer(self, model: nn.Module, numbers: Mapping[int, int]) -> list[list[int]]:
         """Return the indices of the matrices of every layer of several matrices; a matrix is in one layer at most."""
         free = {number: index for index, joined in enumerate(self._joined) for number in joined.numbers}
+        sizes = [self.views[joined.numbers[0]].unit_size for joined in self._joined]
         layers = []
         for weights in layer_weights(model):
             members = sorted({free[numbers[identity]] for identity in weights if numbers.get(identity) in free})
-            if len(members) > 1:
-                layers.append(members)
-                free = {number: index for number, index in free.items() if index not in members}
+            for size in dict.fromkeys(sizes[index] for index in members):
+                alike = [index for index in members if sizes[index] == size]
+                if len(alike) > 1:
+                    layers.append(alike)
+                    free = {number: index for number, index in free.items() if index not in alike}
         return layers
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        return [group.shape for group in self._joined]
+        """Shape of each matrix of units."""
+        return [group.units.shape for group in self._joined]
+
+    @property
+    def gate_rows(self) -> list[tuple[int, ...]]:
+        """Rows of each gate of each matrix of units."""
+        return [group.units.gates.sizes for group in self._joined]
 
     def of(self, weights: Sequence[SparseWeight]) -> list[Matrix]:
         """Return the matrices of these weights, which are in the order of the chosen ones."""
-        return [Matrix([weights[number] for number in group.numbers], group.gates) for group in self._joined]
-
-    def rewired(self, weights: Sequence[SparseWeight]) -> list[Matrix | Layer]:
-        """Return the matrices or layers of these weights that a method rewires, without frozen matrices."""
-        matrices = self.of(weights)
-        thawed = [[index for index in layer if not matrices[index].frozen] for layer in self._layers]
-        layers = {layer[0]: Layer([matrices[index] for index in layer]) for layer in thawed if len(layer) > 1}
-        inside = {index for layer in thawed if len(layer) > 1 for index in layer}
         return [
-            layers.get(index, matrix)
-            for index, matrix in enumerate(matrices)
-            if index in layers or (index not in inside and not matrix.frozen)
+            Matrix(
+                [weights[number] for number in group.numbers],
+                [self.views[number] for number in group.numbers],
+                group.units,
+            )
+            for group in self._joined
         ]
 
+    def rewired(self, weights: Sequence[SparseWeight]) -> list[tuple[Matrix | Layer, list[int]]]:
+        """Return the matrices or layers of these weights that a method rewires, without frozen matrices.
+
+        Each comes with the indices of its matrices.
+        """
+        matrices = self.of(weights)
+        thawed = [[index for index in layer if not matrices[index].frozen] for layer in self._layers]
+        layers = {layer[0]: layer for layer in thawed if len(layer) > 1}
+        inside = {index for layer in layers.values() for index in layer}
+        rewired: list[tuple[Matrix | Layer, list[int]]] = []
+        for index, matrix in enumerate(matrices):
+            if index in layers:
+                rewired.append((Layer([matrices[member] for member in layers[index]]), layers[index]))
+            elif index not in inside and not matrix.frozen:
+                rewired.append((matrix, [index]))
+        return rewired
+
     def counts(self, topologies: Sequence[Topology]) -> list[int]:
-        """Return the number of weights of each matrix, for these topologies of the chosen weights."""
-        return [sum(topologies[number].count for number in group.numbers) for group in self._joined]
+        """Return the number of units of each matrix, for these topologies of the chosen weights."""
+        return [
+            sum(self.views[number].unit_topology(topologies[number]).count for number in group.numbers)
+            for group in self._joined
+        ]
 
     def densities(self, topologies: Sequence[Topology]) -> list[float]:
         """Return the density of the matrix of every chosen weight."""
         densities = [0.0] * len(topologies)
-        for (numbers, shape, _), count in zip(self._joined, self.counts(topologies), strict=True):
+        for numbers, _ in self._joined:
+            count = sum(topologies[number].count for number in numbers)
+            size = sum(topologies[number].size for number in numbers)
             for number in numbers:
-                densities[number] = count / math.prod(shape)
+                densities[number] = count / size
         return densities
 
     def random_topologies(
-        self, chosen: Sequence[Candidate], counts: Sequence[int], generator: torch.Generator
+        self, allocation: Allocation, counts: Sequence[int], generator: torch.Generator
     ) -> list[Topology]:
-        """Draw ``counts`` positions from the matrices; return the topology of every chosen weight."""
+        """For every weight a topology; so many units are drawn from every whole matrix."""
         topologies: dict[int, Topology] = {}
-        for (numbers, shape, gates), count in zip(self._joined, counts, strict=True):
-            whole = Topology.random(shape, gates, count, generator)
-            parts = whole.divided([chosen[number].shape[0] for number in numbers])
-            for number, part in zip(numbers, parts, strict=True):
-                topologies[number] = replace(part, gates=chosen[number].gates)
-        return [topologies[number] for number in range(len(chosen))]
+        for (numbers, units), count in zip(self._joined, counts, strict=True):
+            whole = allocation.draw(units.shape, units.gates, count, generator)
+            views = [self.views[number] for number in numbers]
+            parts = whole.divided([view.units.shape[0] for view in views])
+            for number, view, part in zip(numbers, views, parts, strict=True):
+                topologies[number] = view.expand(replace(part, gates=view.units.gates))
+        return [topologies[number] for number in range(len(self.views))]
+
+
+def _stacked(parts: Sequence[Topology]) -> Topology:
+    """Return the matrix of units whose rows are those of several, one below the other."""
+    gates = GateLayout(
+        tuple(name for part in parts for name in part.gates.names),
+        tuple(size for part in parts for size in part.gates.sizes),
+    )
+    return Topology((gates.rows, *parts[0].shape[1:]), gates, torch.empty(0, dtype=torch.int64))
 
 
 def rewire_matrices(
