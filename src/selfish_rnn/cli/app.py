@@ -8,6 +8,7 @@ import typer
 
 from selfish_rnn import __version__
 from selfish_rnn.cli.analysis import bench, flops, report
+from selfish_rnn.cli.compare import compare
 from selfish_rnn.cli.console import StoppedError, UsageError, output, show_error, usage_message
 from selfish_rnn.cli.experiments import methods, presets, show
 from selfish_rnn.cli.help import Command, Commands
@@ -61,7 +62,7 @@ PANELS = {
     "Train": (train, resume, sweep, presets, show, methods),
     "Use a trained model": (evaluate, generate, export, header),
     "Analyse and measure": (report, flops, bench),
-    "Reproduce the paper": (reproduce,),
+    "Reproduce the paper": (reproduce, compare),
 }
 """Commands in the groups and the order of --help."""
 

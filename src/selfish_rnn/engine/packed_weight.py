@@ -69,6 +69,9 @@ class PackedWeight(nn.Module, SparseWeight):
         gate_rows: how many rows each gate of a recurrent matrix has; one gate by default.
     """
 
+    precision: str = "float32"
+    """Precision of its products: "float32", or "bfloat16" for rounded operands and float32 sums."""
+
     shape: tuple[int, int]
 
     _fingerprint: tuple[int, int] | None = None
@@ -374,6 +377,9 @@ class PackedWeight(nn.Module, SparseWeight):
 
     def collected_gradient(self) -> Tensor:
         return dense_gradients.dense_gradient(self)
+
+    def collected_gradient_at(self, positions: Tensor) -> Tensor:
+        return dense_gradients.gradient_at(self, positions)
 
     # Copies and state
 

@@ -157,6 +157,14 @@ def _divided(module: nn.Module, names: tuple[str, ...], layout: GateLayout) -> d
     """Of a layout over several weights, what each has of it."""
     kind = type(module).__name__
     shapes = {name: tuple(_weight(module, name).shape) for name in names}
+    if layout.axes != (0,):
+        if len(names) > 1:
+            raise ValueError(f"{kind}: {', '.join(names)} share a gate layout, so the gates must divide axis 0")
+        try:
+            layout.matrix_shape(shapes[names[0]])
+        except ValueError as error:
+            raise ValueError(f"{kind}: {names[0]}: {error}") from None
+        return {names[0]: layout}
     if len({shape[1:] for shape in shapes.values()}) > 1:
         raise ValueError(f"{kind}: {', '.join(names)} have different numbers of columns and are no parts of one matrix")
     remaining = list(zip(layout.names, layout.sizes, strict=True))

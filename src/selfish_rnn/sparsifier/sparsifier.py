@@ -26,19 +26,22 @@ from selfish_rnn.sparsifier.start import (
     WeightBudget,
     check_saved_pool,
     check_start,
-    pruned_counts,
+    prune_counts,
     rescale_,
     saved_topologies,
     starting_topologies,
+    total,
     warn_of_cut_off,
     weight_budgets,
     with_allocation,
     without_narrow,
 )
+from selfish_rnn.sparsifier.units import Granularity, views_of
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.topology import Allocation, Method, Rewiring, Schedule, prune, rewire
 from selfish_rnn.topology.layout import topology_tensors
 from selfish_rnn.topology.methods import find_method, find_part
+from selfish_rnn.topology.rewiring import PruneCount
 
 STATE_KEYS = ("rewirings_done", "steps_done", "last_rewired_fraction", "parts", "generator", "shapes", "topologies")
 
@@ -81,6 +84,12 @@ class Sparsifier(SparseTraining):
             of modules. Default: all weights of torch's recurrent modules, cells, ``nn.Linear``, ``nn.Embedding`` and
             of registered cells.
         exclude: not these.
+        granularity: the unit that is removed and grown: ``"1x1"`` for single weights, or blocks of rows x columns such
+            as ``"8x4"``. The rows of every gate and the columns must be multiples of it. Sparsity, allocation and
+            budgets then count blocks, and a block has the mean square of its weights as score. A mapping gives
+            granularities by patterns of names, as in ``include``.
+        keep_diagonal: always keep the diagonals of the gates of recurrent matrices, in addition to the budget.
+            ``True`` for all matrices named ``weight_hh`` or ``recurrent``, or patterns of names.
         min_side: matrices with fewer rows or columns than this stay dense, as if excluded, because a narrow sparse
             matrix cuts units off. The rule does not apply where ``include``, ``masks`` or a mapping for ``sparsity``
             name the weights, nor to a model of narrow matrices only; 1 makes every matrix sparse, as in the paper.
@@ -111,6 +120,8 @@ class Sparsifier(SparseTraining):
         rewire_every: int | None = None,
         include: Selector | Sequence[Selector] | None = None,
         exclude: Selector | Sequence[Selector] = (),
+        granularity: Granularity | Mapping[str, Granularity] = "1x1",
+        keep_diagonal: bool | str | Sequence[str] = False,
         min_side: int = MIN_SIDE,
         rescale: bool | None = None,
         topology: Literal["random", "nonzero"] = "random",
@@ -133,15 +144,17 @@ class Sparsifier(SparseTraining):
                 chosen, narrow = without_narrow(model, chosen, min_side, existing=topology == "nonzero")
             warn_of_dense(model, chosen, exclude)
         refuse_second_listener(model, {id(each.parameter): each.name for each in chosen})
+        views = views_of(chosen, granularity, keep_diagonal, self.method)
         budgets: list[WeightBudget] | None = None
         if isinstance(sparsity, Mapping):
-            budgets = weight_budgets(model, chosen, sparsity)
-            sparsity = 1 - sum(each.count for each in budgets) / sum(each.size for each in chosen)
+            budgets = weight_budgets(model, chosen, views, sparsity)
+            sparsity = 1 - sum(each.count for each in budgets) / sum(each.size for each in budgets)
         self._rewired = [number for number in range(len(chosen)) if budgets is None or not budgets[number].stays_dense]
         self._left_full = sum(each.size for number, each in enumerate(chosen) if number not in self._rewired)
-        self._matrices = Matrices(model, [chosen[number] for number in self._rewired], self.method.pool)
+        rewired = [chosen[number] for number in self._rewired]
+        self._matrices = Matrices(model, rewired, [views[number] for number in self._rewired], self.method.pool)
         topologies, self._topology_given = starting_topologies(
-            chosen, self._matrices, self.method, sparsity, budgets, allocation, topology, masks, self._generator
+            chosen, views, self._matrices, self.method, sparsity, budgets, allocation, topology, masks, self._generator
         )
         if sparsity is None:
             sparsity = 1 - sum(each.count for each in topologies) / sum(each.size for each in topologies)
@@ -260,25 +273,31 @@ class Sparsifier(SparseTraining):
 
     @property
     def target_weights(self) -> int:
-        """How many should: always the same number, but for a method that prunes a dense network step by step."""
-        return self._target_after(self.rewirings_done)
+        """Number of weights that the method promises.
 
-    def _target_after(self, rewirings: int) -> int:
-        return self._left_full + sum(self._counts_after(rewirings))
-
-    def _counts_after(self, rewirings: int) -> list[int]:
-        if not self.method.prunes:
-            return self._counts
+        It is always the same, but for a method that prunes, and for blocks with a kept diagonal: there the number of
+        blocks is the same.
+        """
         matrices = self._matrices.of(self._rewired_weights)
-        names = [[part.name for part in matrix.parts] for matrix in matrices]
-        shapes, planned = self._matrices.shapes, self.rewirings
-        counts = pruned_counts(self.method, shapes, names, self._budgets or self.sparsity, rewirings, planned)
-        return [each.count if each.frozen else count for each, count in zip(matrices, counts, strict=True)]
+        missing = zip(matrices, self._counts_after(self.rewirings_done), strict=True)
+        return self.active_weights + sum(
+            (total(count) - matrix.count) * matrix.views[0].unit_size for matrix, count in missing
+        )
+
+    def _units_after(self, rewirings: int) -> int:
+        """Return the number of units of all rewired matrices after a number of rewirings."""
+        return sum(map(total, self._counts_after(rewirings)))
+
+    def _counts_after(self, rewirings: int) -> list[PruneCount]:
+        if not self.method.prunes:
+            return [*self._counts]
+        matrices = self._matrices.of(self._rewired_weights)
+        return prune_counts(self.method, matrices, self._budgets or self.sparsity, rewirings, self.rewirings)
 
     @property
     def at_target(self) -> bool:
         """Whether the network is as sparse as it is to be; a method that prunes comes to that late in the run."""
-        return self.target_weights == self._target_after(self.rewirings or 0)
+        return self._units_after(self.rewirings_done) == self._units_after(self.rewirings or 0)
 
     @property
     def rewirings(self) -> int | None:
@@ -330,17 +349,24 @@ class Sparsifier(SparseTraining):
         if matrices and (self.method.prunes or rate > 0):
             before, rewirings = self.active_weights, self._rewirings(matrices, rate)
             optimizers = [each for each in self._optimizers if not self._scores.is_momentum_of(each)]
-            removed = rewire_matrices(matrices, rewirings, optimizers, self._scores.in_momentum(), self._ddp)
+            entries = [matrix for matrix, _ in matrices]
+            removed = rewire_matrices(entries, rewirings, optimizers, self._scores.in_momentum(), self._ddp)
             self.last_rewired_fraction = removed / before
         self._scores.clear()
 
-    def _rewirings(self, matrices: Sequence[Matrix | Layer], rate: float) -> Iterator[Rewiring]:
-        network = [partial(matrix.existing, self._scores.score) for matrix in matrices]
-        if not self.method.prunes:
-            return rewire(self.method, network, rate, self._generator, self._part_state)
-        every, counts = self._matrices.of(self._rewired_weights), self._counts_after(self.rewirings_done)
-        thawed = [count for matrix, count in zip(every, counts, strict=True) if not matrix.frozen]
-        return prune(self.method, network, thawed, self._generator)
+    def _rewirings(self, matrices: Sequence[tuple[Matrix | Layer, list[int]]], rate: float) -> Iterator[Rewiring]:
+        """Return the rewirings of matrices or layers, each of which comes with the indices of its matrices."""
+        network = [partial(matrix.existing, self._scores) for matrix, _ in matrices]
+        progress = self._plan.progress(self.rewirings_done)
+        counts = self._prune_counts([members for _, members in matrices]) if self.method.prunes else None
+        if counts is not None and not self.method.rewires:
+            return prune(self.method, network, counts, self._generator, progress)
+        return rewire(self.method, network, rate, self._generator, self._part_state, counts, progress)
+
+    def _prune_counts(self, members: Sequence[list[int]]) -> list[PruneCount]:
+        """Return the numbers of units that matrices or layers are pruned to."""
+        counts = self._counts_after(self.rewirings_done)
+        return [counts[own[0]] if len(own) == 1 else sum(total(counts[index]) for index in own) for own in members]
 
     # Events of hooks
 
@@ -416,12 +442,13 @@ class Sparsifier(SparseTraining):
     # Saving
 
     def state_dict(self) -> dict[str, Any]:
-        """Return topologies, random generator and progress, and dense gradients that wait for a rewiring.
+        """Return topologies, random generator and progress, and gradients that a rewiring will use.
 
         Topologies are in the layout of ``docs/format.md``; a matrix without positions or bits has all its weights.
         """
         occasional = {
             "gradients": {weight.name: weight.collected_gradient() for weight in self.weights if weight.has_gradient},
+            "weight_gradients": self._weight_gradients() if self.method.uses_weight_gradients else {},
             "gradients_in_momentum": self._scores.in_momentum() if self._scores.by_momentum else None,
             "manual_updates": self._manual_updates.state(self.hooked_parameters),
         }
@@ -443,6 +470,11 @@ class Sparsifier(SparseTraining):
             },
         }
 
+    def _weight_gradients(self) -> dict[str, Tensor]:
+        """Return the gradients of existing weights by name, in the order of their positions."""
+        gradients = ((weight, weight.parameter.grad) for weight in self.weights)
+        return {weight.name: weight.gather(gradient) for weight, gradient in gradients if gradient is not None}
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take over a saved topology; it must be of the same matrices with the same number of weights.
 
@@ -463,10 +495,11 @@ class Sparsifier(SparseTraining):
                     "model with the sparsity that the saved run had"
                 )
         own, self.rewirings = self.rewirings, saved_rewirings(state, self.rewirings)
-        count = sum(topology.count for topology in topologies)
-        promised = self._target_after(state["rewirings_done"])
+        own_counts = self._matrices.counts([topologies[number] for number in self._rewired])
+        count = self._left_full + sum(own_counts)
+        promised = self._left_full + self._units_after(state["rewirings_done"])
         if self._topology_given:  # weights that have just grown were not counted among the non-zeros
-            self._counts = self._matrices.counts([topologies[number] for number in self._rewired])
+            self._counts = own_counts
         elif count != promised:
             self.rewirings = own
             raise ValueError(f"the saved topology has {count} weights, this sparsifier's settings give {promised}")
@@ -489,6 +522,9 @@ class Sparsifier(SparseTraining):
             weight.drop_gradient()
             if weight.name in state.get("gradients", {}):
                 weight.load_gradient(state["gradients"][weight.name])
+            if weight.name in state.get("weight_gradients", {}):
+                gradient = weight.scatter(state["weight_gradients"][weight.name])
+                weight.parameter.grad = gradient.to(weight.parameter.device, weight.parameter.dtype)
         self._await_rewiring()
 
     # Looking

@@ -14,14 +14,15 @@ from torch import Tensor, nn
 
 from selfish_rnn.errors import nearest, shown
 from selfish_rnn.sparsifier.deferred import is_deferred
-from selfish_rnn.sparsifier.rewiring import Matrices
+from selfish_rnn.sparsifier.rewiring import Matrices, Matrix
 from selfish_rnn.sparsifier.selection import Chosen, joined_gates, matches_name, unpackable
 from selfish_rnn.sparsifier.weights import SparseWeight
-from selfish_rnn.topology import Allocation, Method, Topology
+from selfish_rnn.topology import Allocation, GateLayout, Method, Topology, View
 from selfish_rnn.topology.allocation import budget
 from selfish_rnn.topology.layout import read_topology, stored_keys
 from selfish_rnn.topology.methods import find_part
-from selfish_rnn.topology.sampling import sample
+from selfish_rnn.topology.rewiring import PruneCount
+from selfish_rnn.topology.topology import rows_as
 
 GateSparsities: TypeAlias = Mapping[str, float]
 """Sparsity of every gate of a matrix, by its name."""
@@ -40,9 +41,10 @@ def check_sparsity(value: object, name: str = "sparsity") -> None:
 
 @dataclass(frozen=True)
 class WeightBudget:
-    """Number of weights in each gate of a matrix, or in the whole of it."""
+    """Number of units in each gate of a matrix, or in the whole of it."""
 
     chosen: Chosen
+    view: View
     counts: tuple[int, ...]
     by_gate: bool
 
@@ -51,27 +53,35 @@ class WeightBudget:
         return sum(self.counts)
 
     @property
+    def size(self) -> int:
+        """Number of units that the matrix has room for."""
+        return self.view.units.size
+
+    @property
     def stays_dense(self) -> bool:
-        return self.count == self.chosen.size
+        return self.count == self.size
 
     def full(self) -> WeightBudget:
-        """Return the budget of a matrix in which every position exists."""
-        return WeightBudget(self.chosen, (self.chosen.size,), False)
+        """Return the budget of a matrix in which every unit exists."""
+        return WeightBudget(self.chosen, self.view, (self.size,), False)
 
-    def random_topology(self, generator: torch.Generator) -> Topology:
-        """Draw positions uniformly from the matrix, or from each of its gates."""
-        shape, gates = self.chosen.shape, self.chosen.gates
+    def random_topology(self, allocation: Allocation, generator: torch.Generator) -> Topology:
+        """Draw units from the matrix, or from each of its gates."""
+        units = self.view.units
         if not self.by_gate:
-            return Topology.random(shape, gates, self.count, generator)
-        columns = self.chosen.size // shape[0]
+            return self.view.expand(allocation.draw(units.shape, units.gates, self.count, generator))
+        columns = units.size // units.shape[0]
         positions = [
-            sample((stop - start) * columns, count, generator) + start * columns
-            for (_, start, stop), count in zip(gates.row_ranges(), self.counts, strict=True)
+            allocation.draw((rows, columns), GateLayout.single(rows), count, generator).positions + first * columns
+            for (_, first, stop), count in zip(units.gates.row_ranges(), self.counts, strict=True)
+            for rows in [stop - first]
         ]
-        return Topology(shape, gates, torch.cat(positions))
+        return self.view.expand(replace(units, positions=torch.cat(positions)))
 
 
-def weight_budgets(model: nn.Module, chosen: Sequence[Chosen], sparsities: NamedSparsities) -> list[WeightBudget]:
+def weight_budgets(
+    model: nn.Module, chosen: Sequence[Chosen], views: Sequence[View], sparsities: NamedSparsities
+) -> list[WeightBudget]:
     """Return the budget of every weight.
 
     Raises:
@@ -107,13 +117,16 @@ def weight_budgets(model: nn.Module, chosen: Sequence[Chosen], sparsities: Named
                 f"the sparsity of {pattern!r} applies to no weight, because later patterns match all of its weights: "
                 "put general patterns first"
             )
-    return [_weight_budget(each, patterns[each.name], sparsities[patterns[each.name]]) for each in chosen]
+    return [
+        _weight_budget(each, view, patterns[each.name], sparsities[patterns[each.name]])
+        for each, view in zip(chosen, views, strict=True)
+    ]
 
 
-def _weight_budget(chosen: Chosen, pattern: str, sparsity: float | GateSparsities) -> WeightBudget:
+def _weight_budget(chosen: Chosen, view: View, pattern: str, sparsity: float | GateSparsities) -> WeightBudget:
     if not isinstance(sparsity, Mapping):
         check_sparsity(sparsity, f"the sparsity of {pattern!r}")
-        return WeightBudget(chosen, (budget([chosen.shape], 1 - float(sparsity)),), False)
+        return WeightBudget(chosen, view, (budget([view.units.shape], 1 - float(sparsity)),), False)
     names = chosen.gates.names
     if len(names) == 1:
         raise ValueError(f"{chosen.name} has no gates: give it one sparsity, not one for {', '.join(sparsity)}")
@@ -124,10 +137,11 @@ def _weight_budget(chosen: Chosen, pattern: str, sparsity: float | GateSparsitie
             f"{differing[0]!r} is {'missing' if differing[0] in names else 'no gate of it'}"
         )
     counts = []
-    for name, rows in zip(names, chosen.gates.sizes, strict=True):
+    units = view.units
+    for name, rows in zip(names, units.gates.sizes, strict=True):
         check_sparsity(sparsity[name], f"the sparsity of {pattern!r}, gate {name!r},")
-        counts.append(budget([(rows, chosen.size // chosen.shape[0])], 1 - float(sparsity[name])))
-    return WeightBudget(chosen, tuple(counts), True)
+        counts.append(budget([(rows, units.size // units.shape[0])], 1 - float(sparsity[name])))
+    return WeightBudget(chosen, view, tuple(counts), True)
 
 
 MIN_SIDE = 16
@@ -276,6 +290,7 @@ def with_allocation(method: Method, allocation: Allocation | str | None) -> Meth
 
 def starting_topologies(
     chosen: Sequence[Chosen],
+    views: Sequence[View],
     matrices: Matrices,
     method: Method,
     sparsity: float | None,
@@ -295,47 +310,82 @@ def starting_topologies(
             raise ValueError(
                 f"{argument} divides the weights over matrices without a topology; these have one: leave it out"
             )
-        return _existing(chosen, masks, sparsity), True
+        found = _existing(chosen, masks, sparsity)
+        for each, view, given in zip(chosen, views, found, strict=True):
+            try:
+                view.unit_topology(given)
+            except ValueError as error:
+                raise ValueError(f"{each.name}: {error}; choose the granularity that it was made with") from None
+        return found, True
     if sparsity is None:
         raise ValueError('sparsity= is needed, or topology="nonzero" or masks=, which have one already')
     _warn_of_zeros(chosen)
     if budgets is not None:
         if method.allocation.dense:
-            budgets = [_pruned_as_a_whole(each, method).full() for each in budgets]
-        return [each.random_topology(generator) for each in budgets], False
-    counts = method.allocation.counts(matrices.shapes, 1 - sparsity)
-    return matrices.random_topologies(chosen, counts, generator), False
+            budgets = [each.full() for each in budgets]
+        elif method.prunes:
+            raise ValueError(
+                f"method {method.name!r} starts less sparse than it ends, and cannot give every matrix its own "
+                "sparsity: give one number"
+            )
+        return [each.random_topology(method.allocation, generator) for each in budgets], False
+    counts = method.counts(matrices.shapes, sparsity, 0, None)
+    return matrices.random_topologies(method.allocation, counts, generator), False
 
 
-def pruned_counts(
+def prune_counts(
     method: Method,
-    shapes: Sequence[tuple[int, ...]],
-    names: Sequence[Sequence[str]],
+    matrices: Sequence[Matrix],
     sparsity: float | Sequence[WeightBudget],
     done: int,
     planned: int | None,
-) -> list[int]:
-    """Return the number of weights of each matrix after ``done`` rewirings of a method that prunes.
+) -> list[PruneCount]:
+    """Return the number of units of each matrix after ``done`` rewirings of a method that prunes.
 
-    ``names`` are those of the weights that make up each matrix. ``sparsity`` is the final one, or a budget per weight.
+    ``sparsity`` is the final one, or a budget per weight. A matrix whose gates have budgets has a number for each of
+    them. Frozen matrices keep what they have. If the method prunes over the network, only the sum is binding.
     """
+    counts: list[PruneCount] = []
     if isinstance(sparsity, float | int):
-        return method.counts(shapes, sparsity, done, planned)
-    final = {budget.chosen.name: budget.count for budget in sparsity}
-    sparsities = [
-        1 - sum(final[name] for name in parts) / math.prod(shape) for shape, parts in zip(shapes, names, strict=True)
-    ]
-    pairs = zip(shapes, sparsities, strict=True)
-    return [count for shape, each in pairs for count in method.counts([shape], each, done, planned)]
+        counts += method.counts([matrix.units.shape for matrix in matrices], sparsity, done, planned)
+    else:
+        budgets = {budget.chosen.name: budget for budget in sparsity}
+        counts += [
+            _prune_count(method, matrix.units, [budgets[part.name] for part in matrix.parts], done, planned)
+            for matrix in matrices
+        ]
+    frozen = [matrix.count if matrix.frozen else None for matrix in matrices]
+    assert method.pruning is not None
+    if not method.pruning.network:
+        return [count if own is None else own for own, count in zip(frozen, counts, strict=True)]
+    remaining = sum(map(total, counts)) - sum(own or 0 for own in frozen)
+    shares: list[PruneCount] = []
+    for own in frozen:
+        # One unit for every other matrix, and the rest of the sum for the first one that is not frozen.
+        is_first = own is None and None not in frozen[: len(shares)]
+        shares.append(max(remaining - frozen.count(None) + 1, 1) if is_first else own or 1)
+    return shares
 
 
-def _pruned_as_a_whole(each: WeightBudget, method: Method) -> WeightBudget:
-    if each.by_gate:
-        raise ValueError(
-            f"method {method.name!r} prunes whole matrices and cannot give every gate its own sparsity: give "
-            f"{each.chosen.name} one number"
-        )
-    return each
+def _prune_count(
+    method: Method, units: Topology, final: Sequence[WeightBudget], done: int, planned: int | None
+) -> PruneCount:
+    """Return the number of units of a matrix with a budget of its own, or of each of its gates."""
+    if not any(budget.by_gate for budget in final):
+        sparsity = 1 - sum(budget.count for budget in final) / units.size
+        return method.counts([units.shape], sparsity, done, planned)[0]
+    counts: list[int] = []
+    for weight in final:
+        columns = units.size // units.shape[0]
+        rows = weight.view.units.gates.sizes if weight.by_gate else (weight.view.units.shape[0],)
+        for height, count in zip(rows, weight.counts, strict=True):
+            counts += method.counts([(height, columns)], 1 - count / (height * columns), done, planned)
+    return counts
+
+
+def total(count: PruneCount) -> int:
+    """Return the number of units of a matrix whose gates may have numbers of their own."""
+    return count if isinstance(count, int) else sum(count)
 
 
 @torch.no_grad()
@@ -343,8 +393,13 @@ def rescale_(parameter: Tensor, topology: Topology, density: float, budget: Weig
     """Divide weights by the square root of the density of their matrix, or of what their own budget is about."""
     if budget is not None and budget.by_gate:
         densities = topology.gate_densities()
-        for name, start, stop in topology.gates.row_ranges():
-            parameter[start:stop].div_(math.sqrt(densities[name]))
+        if topology.gates.axes == (0,):
+            for name, start, stop in topology.gates.row_ranges():
+                parameter[start:stop].div_(math.sqrt(densities[name]))
+            return
+        scales = [1 / math.sqrt(densities[name]) for name in topology.gates.names]
+        of_row = torch.repeat_interleave(torch.tensor(scales), torch.tensor(topology.gates.sizes))
+        parameter.mul_(rows_as(of_row, topology).to(parameter.device, parameter.dtype))
     else:
         parameter.div_(math.sqrt(density if budget is None else topology.density))
 

@@ -164,6 +164,10 @@ class SparseWeight(abc.ABC):
     def collected_gradient(self) -> Tensor:
         """Return the sum, in the shape of the matrix."""
 
+    def collected_gradient_at(self, positions: Tensor) -> Tensor:
+        """Return what was collected at some positions of the matrix."""
+        return self.collected_gradient().flatten()[positions]
+
     def gradient_computed(self, gradient: Tensor) -> None:  # noqa: B027
         """Take the gradient of the parameter that a backward pass has computed."""
 
