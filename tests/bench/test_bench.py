@@ -208,7 +208,7 @@ def test_an_interrupted_benchmark_keeps_what_it_has(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--network", "gru"), "--network must be lstm, rhn or on-lstm, got 'gru'"),
+        (("--network", "gru"), "--network gru is for --what stream"),
         (("--sparsity", "0.5,1"), "--sparsity must be less than 1, got '1'"),
         (("--sparsity", "-0.1"), "--sparsity must be at least 0, got '-0.1'"),
         (("--sparsity", "nan"), "--sparsity must be less than 1, got 'nan'"),
@@ -216,7 +216,7 @@ def test_an_interrupted_benchmark_keeps_what_it_has(
         (("--hidden", "512, 0"), "--hidden must be at least 1, got '0'"),
         (("--hidden", ""), "--hidden must be an integer, got ''"),
         (("--hidden", "5.5"), "--hidden must be an integer, got '5.5'"),
-        (("--what", "speed"), "--what must be step, inference, operators, memory or width, got 'speed'"),
+        (("--what", "speed"), "--what must be step, inference, operators, memory, width or stream, got 'speed'"),
         (
             ("--what", "width", "--widths", "20"),
             "--widths 20 has 406,400 positions, too few for the 33,000,000 weights",

@@ -166,7 +166,7 @@ def _planned_densities(experiment: Experiment, vocabulary: int, train_tokens: in
 def _dense_share(experiment: Experiment, train_tokens: int) -> float:
     """Return the share of updates with gradients of all positions."""
     method = experiment.method.build()
-    if method.signal is None:
+    if method.signal is None or not method.signal.dense:
         return 0.0
     if method.signal.kept_by_optimizer and OPTIMIZERS[experiment.optimizer.name].momentum:
         return 1.0

@@ -16,7 +16,7 @@ from rich.status import Status
 from torch import Tensor
 
 from selfish_rnn import __version__
-from selfish_rnn.bench import measurements, report
+from selfish_rnn.bench import measurements, report, streams
 from selfish_rnn.bench.engines import ENGINES, KINDS, measured
 from selfish_rnn.bench.measurements import Row, completed, interleaved
 from selfish_rnn.bench.options import BenchOptions
@@ -25,9 +25,10 @@ from selfish_rnn.bench.rivals import computes_in
 from selfish_rnn.bench.workloads import SEED, Workload
 from selfish_rnn.engine import library
 from selfish_rnn.engine.packed_weight import packed_weights
+from selfish_rnn.engine.precision import bfloat16_target
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import clear_write_errors
-from selfish_rnn.system import keep_freed_memory, machine
+from selfish_rnn.system import machine, retain_freed_memory
 from selfish_rnn.text import counted, duration, say
 
 BUSY = 0.1
@@ -43,7 +44,7 @@ def bench(console: Console, options: BenchOptions, command: str) -> bool:
     Returns False if Ctrl-C stopped it; the finished rows are kept.
     """
     if options.keep_memory:
-        keep_freed_memory()
+        retain_freed_memory()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     path, start = options.out / "bench.json", time.monotonic()
@@ -151,7 +152,9 @@ class Benchmark:
             calls, results = self._built(kind, workload, engines)
             self._check(results)
             losses = {engine: float(loss) for engine, loss in results.items()} if kind == "step" else {}
-            results_by_engine = self._time(calls)
+            # On one thread, steps of microseconds are timed by the thread's clock, which excludes other programs.
+            alone = kind == "stream" and torch.get_num_threads() == 1
+            results_by_engine = self._time(calls, time.thread_time if alone else time.perf_counter)
         yield KINDS[kind], results_by_engine, losses
 
     def _widths(self, workload: Workload) -> Iterator[Row]:
@@ -191,7 +194,7 @@ class Benchmark:
                 continue
             self._show_status(f"building {engine}")
             try:
-                call = workload.next_word(engine) if kind == "inference" else workload.training_step(engine)
+                call = _call(kind, workload, engine)
                 results[engine] = torch.as_tensor(call()).flatten().float()
             except Exception as error:
                 if engine in ("dense", "masked") or ENGINES[engine].kernels:
@@ -200,7 +203,7 @@ class Benchmark:
                 self._skip(engine, f"{type(error).__name__}: {reason[:100]}")
             else:
                 calls[engine] = call
-                if kind == "inference" and engine != "dense" and ENGINES[engine].baseline_of:
+                if kind in ("inference", "stream") and engine != "dense" and ENGINES[engine].baseline_of:
                     self._reusable[engine] = call
         return calls, results
 
@@ -226,14 +229,25 @@ class Benchmark:
                 timings = self._time({engine: products[name] for engine, products in calls.items() if name in products})
                 yield f"{name}, {n} columns", timings, {}
 
-    def _time(self, calls: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+    def _time(
+        self, calls: Mapping[str, Callable[[], Any]], clock: Callable[[], float] = time.perf_counter
+    ) -> dict[str, Any]:
         rounds, limit = self.options.rounds, self.options.limit
-        seconds = interleaved(calls, rounds, limit, lambda done: self._show_status(f"round {done + 1} of {rounds}"))
+        seconds = interleaved(
+            calls, rounds, limit, lambda done: self._show_status(f"round {done + 1} of {rounds}"), clock
+        )
         return {engine: {"seconds": times} for engine, times in seconds.items()}
 
     def _show_status(self, text: str) -> None:
         if self.status is not None:
             self.status.update(f"{self._now}: {text}")
+
+
+def _call(kind: str, workload: Workload, engine: str) -> Callable[[], Any]:
+    """Return the call that a kind of measurement times."""
+    if kind == "stream":
+        return streams.step(engine, workload.options.network, workload.hidden, workload.sparsity)
+    return workload.next_word(engine) if kind == "inference" else workload.training_step(engine)
 
 
 def difference(result: Tensor, expected: Tensor) -> float:
@@ -246,7 +260,9 @@ def _reason_to_skip(engine: str) -> str | None:
     """Return the reason why an engine cannot run here, or None."""
     if ENGINES[engine].kernels and not library.available():
         return "its kernels were not built during the installation, which needs a C++ compiler (g++ or clang++)"
-    if engine == "bfloat16":
+    if ENGINES[engine].precision == "bfloat16" and bfloat16_target() != "avx512_bf16":
+        return "the processor has no AVX512_BF16"
+    if engine in ("bfloat16", "bfloat16-hand"):
         if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
             return "torch has no bfloat16 arithmetic on this processor"
         if not computes_in(torch.bfloat16):

@@ -19,7 +19,7 @@ import torch
 from selfish_rnn.bench.engines import ENGINES
 from selfish_rnn.bench.options import read
 from selfish_rnn.bench.workloads import Workload
-from selfish_rnn.system import give_back_freed_memory, peak_memory
+from selfish_rnn.system import peak_memory, trim_memory
 
 STEPS = 3
 """Enough that optimizers have their state, and that memory is reused as it will be ever after."""
@@ -53,7 +53,7 @@ def main(task: dict[str, Any]) -> None:
     step = workload.training_step(engine, workload.dense_model() if engine == "dense" else None)
     building = _peak()
     gc.collect()
-    give_back_freed_memory()
+    trim_memory()
     with contextlib.suppress(OSError):  # only Linux sets the mark to what is resident now
         Path("/proc/self/clear_refs").write_text("5")
     for _ in range(STEPS):
@@ -91,13 +91,14 @@ def interleaved(
     rounds: int,
     limit: float | None = None,
     progress: Callable[[int], None] = lambda done: None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Return the seconds of each call in every round.
 
     In every round each call has its turn, in an order that rotates from round to round. After ``limit`` seconds no new
     round starts, but there is at least one. ``progress`` is called with the number of finished rounds.
     """
-    repeats = {name: _warm_up(call) for name, call in calls.items()}
+    repeats = {name: _warm_up(call, clock) for name, call in calls.items()}
     order = list(calls)
     seconds = {name: list[float]() for name in order}
     start = time.perf_counter()
@@ -107,23 +108,23 @@ def interleaved(
         for name in order[first:] + order[:first]:
             if repeats[name] > 1:
                 calls[name]()  # caches are cold, and threads of the previous call still look for work
-            seconds[name].append(_seconds(calls[name], repeats[name]))
+            seconds[name].append(_seconds(calls[name], repeats[name], clock))
         if limit is not None and time.perf_counter() - start > limit:
             break
     return seconds
 
 
-def _warm_up(call: Callable[[], Any]) -> int:
+def _warm_up(call: Callable[[], Any], clock: Callable[[], float]) -> int:
     """Return the number of calls that make a timing long enough."""
-    *_, last = (_seconds(call, 1) for _ in range(WARM_UPS))
+    *_, last = (_seconds(call, 1, clock) for _ in range(WARM_UPS))
     return max(1, math.ceil(SHORTEST / max(last, 1e-9)))
 
 
-def _seconds(call: Callable[[], Any], repeats: int) -> float:
-    start = time.perf_counter()
+def _seconds(call: Callable[[], Any], repeats: int, clock: Callable[[], float]) -> float:
+    start = clock()
     for _ in range(repeats):
         call()
-    return (time.perf_counter() - start) / repeats
+    return (clock() - start) / repeats
 
 
 def compared(seconds: Mapping[str, list[float]], baseline: str) -> dict[str, dict[str, Any]]:

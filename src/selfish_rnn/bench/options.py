@@ -18,15 +18,21 @@ from typing import Annotated, Any, Literal, get_args
 import typer
 
 from selfish_rnn.bench.engines import ENGINES
-from selfish_rnn.errors import UserError, shown
+from selfish_rnn.errors import UserError, short_repr
 
-Network = Literal["lstm", "rhn", "on-lstm"]
-Kind = Literal["step", "inference", "operators", "memory", "width"]
+Network = Literal["lstm", "gru", "rhn", "on-lstm"]
+Kind = Literal["step", "inference", "operators", "memory", "width", "stream"]
 Optimizer = Literal["snt-asgd", "nt-asgd", "sgd", "momentum-sgd", "adam"]
 """Names of the optimizers of experiments, here without importing torch."""
 
 NETWORKS = {"lstm": 1500, "rhn": 830, "on-lstm": 1150}
 """Networks with the hidden sizes of the paper."""
+
+STREAM_HIDDEN = (24, 40, 64, 128, 256, 384, 512)
+"""Hidden sizes of streams by default: from guitar amplifiers to speech enhancement."""
+
+STREAM_SPARSITY = (0.0, 0.5, 0.67, 0.8, 0.9)
+"""Sparsities of streams by default: with 0 there is nothing to skip."""
 
 
 def _count(value: Any) -> int:
@@ -121,7 +127,8 @@ class BenchOptions:
         (),
         partial(_list, _count),
         "N,...",
-        f"Hidden sizes (default: the paper's; {', '.join(f'{name} {size}' for name, size in NETWORKS.items())}).",
+        f"Hidden sizes (default: the paper's; {', '.join(f'{name} {size}' for name, size in NETWORKS.items())}; "
+        "24 to 512 for --what stream).",
     )
     sparsity: tuple[float, ...] = _option(
         (0.5, 0.67, 0.8, 0.9, 0.95), partial(_list, _fraction), "X,...", "Fractions of zeros."
@@ -186,9 +193,14 @@ def read(values: Mapping[str, Any]) -> BenchOptions:
             checked[name] = parsers[name](value)
         except ValueError as error:
             reason, *entry = error.args  # a list names its invalid entry
-            raise UserError(f"{flag(name)} {reason}, got {shown(*entry or [value])}") from None
+            raise UserError(f"{flag(name)} {reason}, got {short_repr(*entry or [value])}") from None
+    network, streams = checked.get("network", "lstm"), checked.get("what") == ("stream",)
+    if network == "gru" and not streams:
+        raise UserError("--network gru is for --what stream")
+    if streams:
+        checked = {"hidden": STREAM_HIDDEN, "sparsity": STREAM_SPARSITY, **checked}
     if not checked.get("hidden"):
-        checked["hidden"] = (NETWORKS[checked.get("network", "lstm")],)
+        checked["hidden"] = (NETWORKS[network],)
     return BenchOptions(**checked)
 
 

@@ -145,6 +145,11 @@ class CompiledStream:
         if self._step(*self._arguments):
             raise IndexError(self._functions.srnn_error().decode())
 
+    def run_at(self, tokens: int, inputs: int, outputs: int) -> None:
+        """Run one step on memory of the caller, by its addresses: all tokens, all inputs and all outputs in order."""
+        if self._step(self._address, tokens, inputs, outputs):
+            raise IndexError(self._functions.srnn_error().decode())
+
     def reset(self) -> None:
         """Return to the initial state."""
         self._functions.srnn_reset(self._address)

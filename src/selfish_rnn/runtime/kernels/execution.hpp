@@ -37,10 +37,11 @@ inline void look_up(const Matrix& matrix, int64_t row, float* y) {
       return;
     }
     case kDenseInt8: {
-      const int64_t steps = (matrix.columns + 3) / 4;
-      const int8_t* from = matrix.bytes + (row / kHeight * steps * kHeight + row % kHeight) * 4;
+      const int64_t steps = (matrix.columns + 3) / 4, block = row / (kInt8Block * kHeight) * kInt8Block;
+      const int64_t step = std::min<int64_t>(kInt8Block, matrix.groups - block) * kHeight * 4;
+      const int8_t* from = matrix.bytes + block * kHeight * steps * 4 + (row - block * kHeight) * 4;
       for (int64_t column = 0; column < matrix.columns; ++column)
-        y[column] = static_cast<float>(from[column / 4 * kHeight * 4 + column % 4]) * matrix.scale[row];
+        y[column] = static_cast<float>(from[column / 4 * step + column % 4]) * matrix.scale[row];
       return;
     }
     default: break;
@@ -166,9 +167,27 @@ inline void run_step(const Step& step) {
   run_phases(step, Team());
 }
 
+// Measured with tools/benchmarks/layouts.cpp on a Zen 5.
+#if defined(__AVX512F__)
+constexpr MatrixCosts kFloatCosts{50, 500, 2.7f, 4.6f, 8.4f};
+#elif defined(__AVX2__)
+constexpr MatrixCosts kFloatCosts{70, 600, 4.7f, 5.1f, 8.6f};
+#else
+constexpr MatrixCosts kFloatCosts{260, 900, 27, 27, 27};
+#endif
+#if defined(SELFISH_BITS)
+constexpr MatrixCosts kInt8Costs{8, 850, 4.8f, 5, 7.5f};
+#elif defined(__AVXVNNI__) || defined(__AVX512VNNI__)
+constexpr MatrixCosts kInt8Costs{11, 1350, 5.5f, 5.4f, 7.5f};
+#elif defined(__AVX2__)
+constexpr MatrixCosts kInt8Costs{15, 1100, 14, 12, 12};
+#else
+constexpr MatrixCosts kInt8Costs{900, 41000, 670, 670, 670};
+#endif
+
 // The layouts that these kernels want.
 constexpr MatrixRules matrix_rules() {
-  return {kHeight, kFloatLanes, kBlock, kWindow, kDenseFloatFrom, kDenseInt8From, planes_for};
+  return {kHeight, kInt8Block, kFloatLanes, kBlock, kWindow, kFloatCosts, kInt8Costs, planes_for};
 }
 
 }  // namespace SELFISH_TARGET

@@ -21,7 +21,6 @@ SELFISH_INLINE Lanes look_up(const float* x, const uint8_t* code) {
   const __m512i index = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(code)));
   return (Lanes)_mm512_permutex2var_ps(_mm512_loadu_ps(x), index, _mm512_loadu_ps(x + 16));
 }
-constexpr double kDenseFloatFrom = 0.5;
 #elif defined(__AVX2__) && defined(__FMA__)
 constexpr int kFloatLanes = 8, kBlock = 6, kWindow = 16;
 using Lanes = V8;
@@ -34,7 +33,6 @@ SELFISH_INLINE Lanes look_up(const float* x, const uint8_t* code) {
   const __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(x + 8), index);
   return (Lanes)_mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
 }
-constexpr double kDenseFloatFrom = 0.3;
 #else
 constexpr int kFloatLanes = 8, kBlock = 3, kWindow = 256;
 using Lanes = V8;
@@ -53,7 +51,6 @@ SELFISH_INLINE Lanes fused(Lanes a, Lanes b, Lanes c) { return a * b + c; }
 SELFISH_INLINE Lanes look_up(const float* x, const uint8_t* code) {
   return Lanes{x[code[0]], x[code[1]], x[code[2]], x[code[3]], x[code[4]], x[code[5]], x[code[6]], x[code[7]]};
 }
-constexpr double kDenseFloatFrom = 0.2;
 #endif
 
 // The rows of a vector that exist.

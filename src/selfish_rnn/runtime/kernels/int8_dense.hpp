@@ -8,65 +8,71 @@
 namespace selfish {
 namespace SELFISH_TARGET {
 
-// The density from which the dense layout is the faster one.
-#if defined(SELFISH_BITS)
-constexpr double kDenseInt8From = 0.3;
-#elif defined(__AVX2__)
-constexpr double kDenseInt8From = 0.35;
+// Groups of rows in a block, as many as registers hold the sums of.
+#if defined(__AVX2__) || defined(__ARM_NEON)
+constexpr int kInt8Block = 4;
 #else
-constexpr double kDenseInt8From = 0.35;
+constexpr int kInt8Block = 2;
 #endif
 
 template <int Groups>
-inline void multiply_dense_groups(const Matrix& matrix, int64_t group, const Activations& x, const float* bias,
-                                  float* y) {
-  const int64_t steps = (matrix.columns + 3) / 4, stride = 4 * kHeight * steps;
-  const auto* data = reinterpret_cast<const uint8_t*>(matrix.bytes) + group * stride;
-  Sums sum[2][Groups];
-  SELFISH_UNROLL for (int at = 0; at < 2 * Groups; ++at) sum[at / Groups][at % Groups] = none();
+inline void multiply_dense_block(const uint8_t* data, const float* scale, const int32_t* correction, int64_t columns,
+                                 const Activations& x, const float* bias, float* y, int64_t rows) {
+  constexpr int kBytes = 4 * kHeight;
+  const int64_t steps = (columns + 3) / 4;
+  Sums even[Groups], odd[Groups];
+  SELFISH_UNROLL for (int at = 0; at < Groups; ++at) even[at] = odd[at] = none();
   int64_t step = 0;
-  for (; step + 2 <= steps; step += 2) {
-    SELFISH_UNROLL for (int set = 0; set < 2; ++set) {
-      const auto here = four(x.q + 4 * (step + set));
-      SELFISH_UNROLL for (int at = 0; at < Groups; ++at)
-        sum[set][at] = Weights(data + at * stride + 4 * kHeight * (step + set)).add(sum[set][at], here);
+  for (; step + 2 <= steps; step += 2, data += 2 * Groups * kBytes) {
+    const auto first = four(x.q + 4 * step), second = four(x.q + 4 * step + 4);
+    SELFISH_UNROLL for (int at = 0; at < Groups; ++at) {
+      even[at] = Weights(data + at * kBytes).add(even[at], first);
+      odd[at] = Weights(data + (Groups + at) * kBytes).add(odd[at], second);
     }
   }
   if (step < steps) {
-    const auto here = four(x.q + 4 * step);
-    SELFISH_UNROLL for (int at = 0; at < Groups; ++at)
-      sum[0][at] = Weights(data + at * stride + 4 * kHeight * step).add(sum[0][at], here);
+    const auto first = four(x.q + 4 * step);
+    SELFISH_UNROLL for (int at = 0; at < Groups; ++at) even[at] = Weights(data + at * kBytes).add(even[at], first);
   }
   SELFISH_UNROLL for (int at = 0; at < Groups; ++at) {
     int32_t whole[kHeight];
-    put(whole, both(sum[0][at], sum[1][at]));
+    put(whole, both(even[at], odd[at]));
     SELFISH_UNROLL for (int lane = 0; lane < kHeight; lane += 8) {
-      const int64_t row = (group + at) * kHeight + lane;
-      I8 total, correction;
-      std::memcpy(&total, whole + lane, sizeof total);
-      std::memcpy(&correction, matrix.correction + row, sizeof correction);
-      if (kOffset) total -= correction;
-      V8 out = __builtin_convertvector(total, V8) * (load<V8>(matrix.scale + row) * x.scale);
-      const int64_t count = matrix.rows - row;
+      const int64_t row = at * kHeight + lane, count = rows - row;
       if (count <= 0) continue;
+      I8 total, offset;
+      std::memcpy(&total, whole + lane, sizeof total);
+      std::memcpy(&offset, correction + row, sizeof offset);
+      if (kOffset) total -= offset;
+      V8 out = __builtin_convertvector(total, V8) * (load<V8>(scale + row) * x.scale);
       if (bias != nullptr) out += load_some(bias + row, count);
       store_some(y + row, out, count);
     }
   }
 }
 
+// Calls multiply_dense_block for a number of groups that is known when the program runs.
+template <int Groups = kInt8Block>
+inline void multiply_dense_groups(int64_t groups, const uint8_t* data, const float* scale, const int32_t* correction,
+                                  int64_t columns, const Activations& x, const float* bias, float* y, int64_t rows) {
+  if constexpr (Groups > 1)
+    if (groups < Groups)
+      return multiply_dense_groups<Groups - 1>(groups, data, scale, correction, columns, x, bias, y, rows);
+  multiply_dense_block<Groups>(data, scale, correction, columns, x, bias, y, rows);
+}
+
 // The share of one thread; memory as in multiply() of windows, for one vector.
 inline void multiply_dense_int8(const Matrix& matrix, const float* x, const float* bias, float* y, const Team& team,
                                 uint8_t* memory, float fixed) {
   const Activations activations = quantise(x, matrix.columns, memory, fixed);
-  const int64_t end = matrix.groups * (team.thread + 1) / team.size;
-  int64_t group = matrix.groups * team.thread / team.size;
-  for (; group + 4 <= end; group += 4) multiply_dense_groups<4>(matrix, group, activations, bias, y);
-  switch (end - group) {
-    case 1: return multiply_dense_groups<1>(matrix, group, activations, bias, y);
-    case 2: return multiply_dense_groups<2>(matrix, group, activations, bias, y);
-    case 3: return multiply_dense_groups<3>(matrix, group, activations, bias, y);
-    default: return;
+  const int64_t blocks = (matrix.groups + kInt8Block - 1) / kInt8Block, steps = (matrix.columns + 3) / 4;
+  const int64_t end = blocks * (team.thread + 1) / team.size;
+  for (int64_t block = blocks * team.thread / team.size; block < end; ++block) {
+    const int64_t row = block * kInt8Block * kHeight;
+    multiply_dense_groups(std::min<int64_t>(kInt8Block, matrix.groups - block * kInt8Block),
+                          reinterpret_cast<const uint8_t*>(matrix.bytes) + row * steps * 4, matrix.scale + row,
+                          matrix.correction + row, matrix.columns, activations, bias == nullptr ? nullptr : bias + row,
+                          y + row, matrix.rows - row);
   }
 }
 

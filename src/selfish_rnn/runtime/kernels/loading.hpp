@@ -151,6 +151,7 @@ class ProgramReader {
   std::vector<int64_t> sizes_, places_, phases_, uses_;
   std::map<std::string, Shape> shapes_;
   std::map<std::string, Forms> forms_;
+  double dense_bytes_ = 0;            // of all matrices that are multiplied, if they were dense
   std::map<int64_t, int64_t> rings_;  // the state of frames, and what it is to be set to
 
   [[noreturn]] static void wrong(const std::string& what) { throw std::runtime_error(what); }
@@ -272,7 +273,12 @@ class ProgramReader {
       if (name(items[0]) != "linear") continue;
       const auto &numbers = list(items[3], 3), &tensors = list(items[4], 2);
       Forms& forms = forms_[name(tensors[0])];
-      (numbers[1].whole() == 1 ? forms.as_int8 : forms.as_float) = true;
+      const bool is_int8 = numbers[1].whole() == 1;
+      bool& known = is_int8 ? forms.as_int8 : forms.as_float;
+      const Shape shape = shape_of(tensors[0].text);
+      if (!known)
+        dense_bytes_ += static_cast<double>(shape.rows) * static_cast<double>(shape.columns) * (is_int8 ? 1 : 4);
+      known = true;
     }
   }
 
@@ -294,8 +300,8 @@ class ProgramReader {
       if (as_int8 && !saved.is_int8()) wrong("multiplies " + name + " in int8, which is float32");
       if (as_int8 && saved.columns > kMostColumns) wrong("has an int8 matrix " + name + " with too many columns");
       LaidOutMatrix made = as_rows   ? LaidOutMatrix::as_rows(saved)
-                           : as_int8 ? LaidOutMatrix::as_int8(saved, rules_, file_.size())
-                                     : LaidOutMatrix::as_float(saved, rules_);
+                           : as_int8 ? LaidOutMatrix::as_int8(saved, rules_, dense_bytes_, file_.size())
+                                     : LaidOutMatrix::as_float(saved, rules_, dense_bytes_);
       to_.matrix_bytes += made.bytes();
       found = to_.matrices.emplace(key, std::move(made)).first;
     }

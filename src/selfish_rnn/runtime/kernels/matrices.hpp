@@ -3,7 +3,7 @@
 //   dense float   blocks of a few vectors of rows; in a block the weights of all its rows lie column by column
 //   sparse float  groups of rows; a step of a group has for each row a weight and a code, its column less the base of
 //                 the step; bases and weights slide over the columns as in windows.hpp, one weight a row and step
-//   dense int8    groups of rows; in a group the weights lie by four columns, row by row
+//   dense int8    blocks of a few groups of rows; in a block the weights lie by four columns, row by row
 //   sparse int8   see windows.hpp
 //   rows          float, row after row, for embeddings that nothing multiplies
 #pragma once
@@ -29,14 +29,20 @@ struct Matrix {
   const void* windows;        // sparse int8
 };
 
+// What products cost on a processor, in picoseconds: a sparse one for each weight and each row, a dense one for each
+// byte as long as all dense matrices of a program fit in the first cache, in the second, or in neither.
+struct MatrixCosts {
+  float weight, row, first_cache, second_cache, memory;
+};
+
 // How the kernels of a processor want matrices.
 struct MatrixRules {
-  int64_t height;      // rows of a group in int8
-  int64_t lanes;       // rows of a vector or group in float
-  int64_t block;       // vectors of rows in a block of a dense float matrix
-  int64_t window;      // columns that a code reaches
-  double dense_float;  // the density from which a dense layout is the faster one
-  double dense_int8;
+  int64_t height;       // rows of a group in int8
+  int64_t int8_block;   // groups of rows in a block of a dense int8 matrix
+  int64_t lanes;        // rows of a vector or group in float
+  int64_t float_block;  // vectors of rows in a block of a dense float matrix
+  int64_t window;       // columns that a code reaches
+  MatrixCosts float_costs, int8_costs;
   int (*planes_for)(const Int8Weights& weights);
 };
 

@@ -32,13 +32,29 @@ class LaidOutMatrix {
  public:
   Matrix matrix{};
 
-  // As float: dense, sparse or plain rows. Int8 weights are multiplied by the scales of their rows.
-  static LaidOutMatrix as_float(const SavedMatrix& saved, const MatrixRules& rules) {
-    return saved.density() >= rules.dense_float ? dense_float(saved, rules) : sparse_float(saved, rules);
+  // As float or int8, in the layout that is estimated to be the faster one, given the bytes that all matrices of the
+  // program would take if they were dense. Float is for int8 weights, too: they are multiplied by the scales of rows.
+  static LaidOutMatrix as_float(const SavedMatrix& saved, const MatrixRules& rules, double program_bytes) {
+    const bool dense = dense_is_faster(saved, rules.float_costs, sizeof(float), program_bytes);
+    return dense ? dense_float(saved, rules) : sparse_float(saved, rules);
   }
-  static LaidOutMatrix as_int8(const SavedMatrix& saved, const MatrixRules& rules, int64_t together) {
-    return saved.density() >= rules.dense_int8 ? dense_int8(saved, rules) : sparse_int8(saved, rules, together);
+  static LaidOutMatrix as_int8(const SavedMatrix& saved, const MatrixRules& rules, double program_bytes,
+                               int64_t together) {
+    const bool dense = dense_is_faster(saved, rules.int8_costs, 1, program_bytes);
+    return dense ? dense_int8(saved, rules) : sparse_int8(saved, rules, together);
   }
+
+  static bool dense_is_faster(const SavedMatrix& saved, const MatrixCosts& costs, int64_t width, double program_bytes) {
+    constexpr double kFirstCache = 40 << 10, kSecondCache = 800 << 10;
+    const float byte = program_bytes <= kFirstCache    ? costs.first_cache
+                       : program_bytes <= kSecondCache ? costs.second_cache
+                                                       : costs.memory;
+    const auto rows = static_cast<float>(saved.rows), columns = static_cast<float>(saved.columns);
+    const float sparse = costs.weight * static_cast<float>(saved.count()) + costs.row * rows;
+    // A large matrix that is nearly empty never becomes dense, whatever the estimate says: it takes the memory.
+    return saved.density() >= 0.02 && byte * static_cast<float>(width) * rows * columns <= sparse;
+  }
+
   static LaidOutMatrix as_rows(const SavedMatrix& saved) {
     LaidOutMatrix made(saved, kRowsFloat);
     float* values = made.take<float>(saved.rows * saved.columns);
@@ -75,8 +91,8 @@ class LaidOutMatrix {
     const int64_t lanes = rules.lanes, groups = (saved.rows + lanes - 1) / lanes, columns = saved.columns;
     float* values = made.take<float>(groups * lanes * columns);
     for (int64_t row = 0; row < saved.rows; ++row) {
-      const int64_t block = row / (lanes * rules.block) * rules.block;
-      const int64_t vectors = std::min(rules.block, groups - block);
+      const int64_t block = row / (lanes * rules.float_block) * rules.float_block;
+      const int64_t vectors = std::min(rules.float_block, groups - block);
       float* to = values + block * lanes * columns + row - block * lanes;
       for (int64_t at = saved.first[row]; at < saved.first[row + 1]; ++at)
         to[saved.column[at] * vectors * lanes] = saved.value(row, at);
@@ -145,10 +161,12 @@ class LaidOutMatrix {
     auto* scale = made.take<float>(groups * height);
     auto* correction = made.take<int32_t>(groups * height);
     for (int64_t row = 0; row < saved.rows; ++row) {
-      int8_t* to = bytes + row / height * height * steps * 4 + row % height * 4;
+      const int64_t block = row / (height * rules.int8_block) * rules.int8_block;
+      const int64_t members = std::min(rules.int8_block, groups - block), step = members * height * 4;
+      int8_t* to = bytes + block * height * steps * 4 + (row - block * height) * 4;
       scale[row] = saved.scale[row];
       for (int64_t at = saved.first[row]; at < saved.first[row + 1]; ++at) {
-        to[saved.column[at] / 4 * height * 4 + saved.column[at] % 4] = saved.bytes[at];
+        to[saved.column[at] / 4 * step + saved.column[at] % 4] = saved.bytes[at];
         correction[row] += 128 * saved.bytes[at];
       }
     }
