@@ -34,6 +34,7 @@ COMMANDS = (
     "flops",
     "bench",
     "reproduce",
+    "compare",
 )
 
 
@@ -166,7 +167,7 @@ def test_the_model_of_an_unfinished_run_is_told_with_its_epoch(texts: Path, tmp_
         said = selfish_rnn(*words)
         assert said.code == 0
         assert re.fullmatch(
-            rf"note: the run in {run} is not finished: this is its best model so far, of epoch [12] of 3\n", said.err
+            rf"note: the run in {run} is not finished; this is its best model so far, of epoch [12] of 3\n", said.err
         )
         assert "note" not in said.out
     assert selfish_rnn("resume", run).code == 0

@@ -210,7 +210,7 @@ def test_a_run_that_diverges_is_one_line_that_says_what_to_change(texts: Path, t
     words = tiny_words(texts, model=model, optimizer=optimizer, clip=None, sparsity=0.1)
     said = selfish_rnn("train", *words, "--run", tmp_path / "run")
     assert said.code == 3
-    first = r"(the training loss became \S+ at|\S+ has entries that are no numbers after) update \d; "
+    first = r"(the training loss became \S+ at|\S+ contains NaN or infinity after) update \d; "
     assert re.match(f"error: training diverged: {first}", said.err)
     assert "optimizer.lr (now 1e+06)" in said.err
     assert said.err.count("\n") == 1
@@ -225,7 +225,7 @@ def test_a_weight_that_overflows_is_one_line_that_names_it_and_what_is_kept(text
     said = selfish_rnn("train", *tiny_words(texts, **changes), "--run", tmp_path / "run")
     assert said.code == 3
     assert said.err.startswith(
-        "error: training diverged: embedding.weight has entries that are no numbers after update 4; the last good "
+        "error: training diverged: embedding.weight contains NaN or infinity after update 4; the last good "
         "checkpoint, of update 3, is kept. Try a smaller optimizer.lr (now 1e+06)"
     )
 

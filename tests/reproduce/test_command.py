@@ -107,7 +107,7 @@ def test_a_run_begun_with_other_settings_is_not_continued(tmp_path: Path) -> Non
     folder = tmp_path / "runs" / "small" / "stacked-lstm" / "selfish-snt-asgd-s0.67-seed1"
     folder.parent.mkdir(parents=True)
     run_folder(folder, settings("epochs=59"), finished=False)
-    with pytest.raises(UserError, match="was begun with epochs 59 instead of 60; delete it, or give another --runs"):
+    with pytest.raises(UserError, match="was started with epochs 59 instead of 60; delete it, or give another --runs"):
         said("gate-rules", "--seeds", 1, "--runs", tmp_path / "runs", "--results", tmp_path / "results")
 
 

@@ -153,7 +153,7 @@ def sweep(
     import shlex
 
     from selfish_rnn.scheduling.scheduler import run
-    from selfish_rnn.scheduling.sweep import Sweep, seeds_together
+    from selfish_rnn.scheduling.sweep import Sweep, group_by_seed
 
     console = output()
     grid = Sweep.read(file, runs or Path("runs") / file.stem)
@@ -167,7 +167,7 @@ def sweep(
         outcomes = run(work, number, display, launch).outcomes
     results = grid.results()
     if results:
-        console.print(_table(seeds_together(results)))
+        console.print(_table(group_by_seed(results)))
         path = grid.write_results()
         say(console, f"{len(results)} of {len(grid.runs)} runs: {path}")
         command = f"selfish-rnn report {shlex.quote(str(grid.folder))} --out {shlex.quote(file.stem + '.html')}"

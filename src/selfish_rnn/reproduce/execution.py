@@ -17,7 +17,7 @@ from selfish_rnn.reproduce.results import Results, collect, provenance
 from selfish_rnn.reproduce.scales import Scale
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.scheduling.jobs import check_begun, is_finished, run_command
-from selfish_rnn.scheduling.scheduler import SELFISH_RNN, Job, Launch, Listener, Progress, launch, run
+from selfish_rnn.scheduling.scheduler import SELFISH_RNN, Job, Launch, OnProgress, Progress, launch, run
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Executor:
     runs: Path
     results: Results
     jobs: int = 1
-    listener: Listener = field(default=lambda progress: None)
+    listener: OnProgress = field(default=lambda progress: None)
     launch: Launch = launch
 
     def folder(self, planned: PlannedRun) -> Path:
