@@ -185,9 +185,9 @@ constexpr MatrixCosts kInt8Costs{11, 1350, 5.5f, 5.4f, 7.5f};
 #elif defined(__AVX2__)
 constexpr MatrixCosts kInt8Costs{15, 1100, 14, 12, 12};
 #elif defined(__ARM_FEATURE_DOTPROD)
-constexpr MatrixCosts kInt8Costs{1.2f, 15, 0.2f, 0.22f, 0.4f};
+constexpr MatrixCosts kInt8Costs{0.22f, 18, 0.21f, 0.25f, 0.4f};
 #elif defined(__ARM_NEON)
-constexpr MatrixCosts kInt8Costs{1.6f, 15, 0.45f, 0.45f, 0.5f};
+constexpr MatrixCosts kInt8Costs{0.4f, 18, 0.42f, 0.42f, 0.5f};
 #else
 constexpr MatrixCosts kInt8Costs{900, 41000, 670, 670, 670};
 #endif
