@@ -11,7 +11,7 @@ namespace SELFISH_TARGET {
 template <int N>
 using Whole = std::conditional_t<8 * N % kLanes<Widest> == 0, Widest, V8>;
 
-constexpr int kLinesAhead = 6;  // entries whose line of d is fetched early: lines lie in the order of their lengths
+constexpr int kLinesAhead = 8;  // entries whose line of d is fetched early: lines lie in the order of their lengths
 
 template <int Width, class Local>
 SELFISH_INLINE void fetch_ahead(const Entry<Local>* entry, const Entry<Local>* end, const float* d) {
