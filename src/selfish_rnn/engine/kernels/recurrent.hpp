@@ -169,8 +169,8 @@ void forward(const LayerForward& layer) {
                 const int64_t count = recurrence.first_row(after + 1) - recurrence.first_row(after);
                 for (int part = 0; part < layout.parts; ++part) {
                   const int width = layout.part(part).width;
-                  fetch_share(layout.at(sums, 0, part, lines) + first * width, count * width,
-                              column_tile, recurrence.column_tiles());
+                  fetch_share(layout.at(sums, 0, part, lines) + first * width, count * width, column_tile,
+                              recurrence.column_tiles());
                 }
               }
               matrix.add_product(gate * chunks + chunk, column_tile, panel, state(step), step_sums);
