@@ -14,12 +14,12 @@ __version__ = "0.1.0"
 OLDEST_TORCH = (2, 4)
 
 
-def _refuse_old_torch(found: str) -> None:
+def _refuse_old_torch(version: str) -> None:
     """A torch that is too old would fail somewhere in the middle; here it is said at the door."""
-    numbers = tuple(int(part) if part.isdigit() else 0 for part in found.split(".")[:2])
+    numbers = tuple(int(part) if part.isdigit() else 0 for part in version.split(".")[:2])
     if numbers < OLDEST_TORCH:
-        wanted = ".".join(map(str, OLDEST_TORCH))
-        raise ImportError(f"selfish-rnn needs torch {wanted} or newer, and this is {found}: pip install -U torch")
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        raise ImportError(f"selfish-rnn needs torch {oldest} or newer, and this is {version}: pip install -U torch")
 
 
 # A build of torch without metadata passes; whether there is none at all is said when it is imported.
@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     )
     from selfish_rnn.errors import UserError
     from selfish_rnn.optim import NTASGD, SNTASGD, AveragedSGD
+    from selfish_rnn.runs.experiments import train_experiment
     from selfish_rnn.runs.export import load_model
-    from selfish_rnn.runtime import calibrate, register_step, stream
+    from selfish_rnn.runtime import calibrate, load_stream, register_step, stream
     from selfish_rnn.sparsifier import SparseTraining, Sparsifier
     from selfish_rnn.sparsifier.deferred import deferred_init
     from selfish_rnn.sparsifier.iss import IntrinsicSparseStructures, shrink
@@ -75,11 +76,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DENSE", "DSR", "GMP", "METHODS", "NTASGD", "RIGL", "SELFISH", "SET", "SNFS", "SNTASGD", "STATIC", "STATIC_ER",
-    "Allocation", "AveragedModel", "AveragedSGD", "GateLayout", "Growth", "IntrinsicSparseStructures", "Method",
-    "Pool", "Pruning", "Redistribution", "Removal", "Schedule", "SparseTraining", "Sparsifier", "UserError",
-    "blend_", "calibrate", "deferred_init", "flops", "gate_densities", "is_matrix", "load_model", "load_packed", "pack",
-    "quantize", "register", "register_cell", "register_method", "register_packed", "register_step", "save_packed",
-    "shrink", "stream", "topology_distance", "unpack",
+    "Allocation", "AveragedModel", "AveragedSGD", "GateLayout", "Growth", "IntrinsicSparseStructures", "Method", "Pool",
+    "Pruning", "Redistribution", "Removal", "Schedule", "SparseTraining", "Sparsifier", "UserError", "blend_",
+    "calibrate", "deferred_init", "flops", "gate_densities", "is_matrix", "load_model", "load_packed", "load_stream",
+    "pack", "quantize", "register", "register_cell", "register_method", "register_packed", "register_step",
+    "save_packed", "shrink", "stream", "topology_distance", "train_experiment",
+    "unpack",
 ]  # fmt: skip
 
 _HOMES = {
@@ -92,8 +94,9 @@ _HOMES = {
     ),
     "errors": ("UserError",),
     "optim": ("NTASGD", "SNTASGD", "AveragedSGD"),
+    "runs.experiments": ("train_experiment",),
     "runs.export": ("load_model",),
-    "runtime": ("calibrate", "register_step", "stream"),
+    "runtime": ("calibrate", "load_stream", "register_step", "stream"),
     "sparsifier": ("SparseTraining", "Sparsifier"),
     "sparsifier.deferred": ("deferred_init",),
     "sparsifier.iss": ("IntrinsicSparseStructures", "shrink"),

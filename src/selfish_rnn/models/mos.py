@@ -22,7 +22,6 @@ from selfish_rnn.models.base import (
 from selfish_rnn.models.cells.mixture import MixtureDecoder
 from selfish_rnn.models.cells.weight_drop import WeightDropLSTM
 from selfish_rnn.models.regularisers import embed, locked_dropout
-from selfish_rnn.runtime.word_program import Place, Program
 
 
 class MixtureOfSoftmaxesLSTM(LanguageModel):
@@ -103,15 +102,6 @@ class MixtureOfSoftmaxesLSTM(LanguageModel):
             after.extend(carried)
             probability = self.dropouts.hidden
         return Encoded(locked_dropout(raw, self.dropouts.output, self.training), raw, tuple(after))
-
-    def describe(self, program: Program) -> Place:
-        x = program.row(self.embedding.weight)
-        for rnn in self.rnns:
-            x = program.recurrent(rnn, x)
-        prior = program.softmax(program.product(self.prior.weight, x))
-        latent = program.tanh(program.product(self.latent.weight, x, self.latent.bias))
-        scores = program.product(self.decoder.weight, latent, self.decoder.bias, self.experts)
-        return program.mixture(prior, program.softmax(scores, self.experts))
 
     def logits(self, output: Tensor) -> Tensor:
         """Return the log-probabilities of all words. In training, :meth:`loss` takes a fraction of the memory."""

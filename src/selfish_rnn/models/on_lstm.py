@@ -20,7 +20,6 @@ from selfish_rnn.models.base import (
 )
 from selfish_rnn.models.cells.ordered_neurons import CellOutput, OrderedNeuronsCell
 from selfish_rnn.models.regularisers import embed, locked_dropout
-from selfish_rnn.runtime.word_program import Place, Program
 
 
 class MasterDistances(NamedTuple):
@@ -92,16 +91,6 @@ class OrderedNeuronsLSTM(LanguageModel):
         raw = outputs[-1].hidden
         state = tuple(tensor for output in outputs for tensor in (output.hidden[-1], output.cell))
         return Encoded(locked_dropout(raw, self.dropouts.output, self.training), raw, state)
-
-    def describe(self, program: Program) -> Place:
-        x = program.row(self.embedding.weight)
-        for cell in self.cells:
-            h, c = program.state(cell.hidden), program.state(cell.hidden)
-            keep = 1 - cell.weight_drop
-            sums = program.product(cell.weight_recurrent, h, cell.bias_recurrent, factor=keep)
-            inputs = program.product(cell.weight_input, x, cell.bias_input)
-            x = program.cell("ordered_cell", inputs, sums, h, c, cell.chunk)
-        return program.product(self.decoder.weight, x, self.decoder.bias)
 
     @torch.no_grad()
     def distances(self, tokens: Tensor, state: State | None = None) -> MasterDistances:

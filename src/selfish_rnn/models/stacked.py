@@ -12,7 +12,6 @@ from torch.nn import functional
 from selfish_rnn.engine.modules.basic import reset_uniform
 from selfish_rnn.errors import UserError
 from selfish_rnn.models.base import Encoded, LanguageModel, State, check_init_range, check_probabilities, check_sizes
-from selfish_rnn.runtime.word_program import Place, Program
 from selfish_rnn.sparsifier.iss import UnitLayer, UnitPart
 
 Cell = Literal["lstm", "gru", "rnn"]
@@ -110,12 +109,6 @@ class StackedRNN(LanguageModel):
                 raw, hidden = rnn(entering, state[first])
                 after.append(hidden)
         return Encoded(functional.dropout(raw, self.dropout, self.training), raw, tuple(after))
-
-    def describe(self, program: Program) -> Place:
-        x = program.row(self.embedding.weight)
-        for rnn in self._rnns():
-            x = program.recurrent(rnn, x)
-        return program.product(self.decoder.weight, x, self.decoder.bias)
 
     def unit_layers(self) -> list[UnitLayer]:
         """Return one entry per recurrent layer; the next layer, or the decoder, reads it.

@@ -1,12 +1,12 @@
-"""Processes that train one model together (``torch.distributed``), and what they must agree on."""
+"""Processes that train one model together (``torch.distributed``): shared seeds, gradients and topologies."""
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import re
+import weakref
 import zlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, distributed, nn
@@ -24,7 +24,7 @@ if distributed.is_available():
 
 @contextlib.contextmanager
 def collective() -> Iterator[None]:
-    """Inside this block, and nowhere else, processes speak with each other; one that does not answer is an error."""
+    """Turn a failed exchange between processes into an error that names the lost rank."""
     try:
         yield
     except RuntimeError as error:  # which is all that torch's backends raise
@@ -34,17 +34,17 @@ def collective() -> Iterator[None]:
 
 
 def this_rank() -> str:
-    """This process, as a message names it."""
+    """Return the name of this process in messages."""
     return f"rank {distributed.get_rank()}" if ranks() > 1 else "this one"
 
 
 def ranks() -> int:
-    """How many processes train together."""
+    """Return the number of processes that train together."""
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
 def common_seed() -> int:
-    """A seed from torch's generator; of several processes, the first one's."""
+    """Draw a seed from torch's generator; all processes get that of rank 0."""
     seed = [int(torch.randint(2**62, ()))]
     if ranks() > 1:
         with collective():
@@ -53,7 +53,7 @@ def common_seed() -> int:
 
 
 def mean_over_ranks(gradient: Tensor) -> Tensor:
-    """The gradient that all processes go by, each of which has seen other data."""
+    """Return the mean of a gradient over all processes."""
     if ranks() == 1:
         return gradient
     shared = gradient.clone()
@@ -62,16 +62,16 @@ def mean_over_ranks(gradient: Tensor) -> Tensor:
     return shared.div_(ranks())
 
 
-def refuse_parted_ranks(weights: Iterable[SparseWeight]) -> None:
-    """Stop where a rewiring has left processes with different topologies: they would average unrelated weights."""
+def check_same_topologies(weights: Iterable[SparseWeight]) -> None:
+    """Raise an error if processes have different topologies: they would average unrelated weights."""
     if ranks() == 1:
         return
-    own = {weight.name: zlib.crc32(weight.topology.positions.numpy().tobytes()) for weight in weights}
-    every = [own] * ranks()
+    checksums = {weight.name: zlib.crc32(weight.topology.positions.numpy().tobytes()) for weight in weights}
+    every = [checksums] * ranks()
     with collective():
-        distributed.all_gather_object(every, own)
-    for rank, other in enumerate(every):
-        parted = [name for name in own if other.get(name) != own[name]]
+        distributed.all_gather_object(every, checksums)
+    for rank, theirs in enumerate(every):
+        parted = [name for name in checksums if theirs.get(name) != checksums[name]]
         if parted:
             raise RuntimeError(
                 f"{this_rank()} and rank {rank} have different topologies of {', '.join(parted)}: bind "
@@ -79,25 +79,53 @@ def refuse_parted_ranks(weights: Iterable[SparseWeight]) -> None:
             )
 
 
-def renew_reducers(parameters: Collection[nn.Parameter]) -> None:
-    """Let every ``DistributedDataParallel`` around some parameters take in how many values they have now.
+class ParallelWrapper:
+    """The ``DistributedDataParallel`` around a model, which plans its reductions by the sizes of the parameters.
 
-    It plans its reductions once, by the sizes at that time. Unpickled it plans anew, and nothing else is changed; who
-    holds it nobody but the garbage collector knows.
+    It plans once, so it has to plan again when a packed weight has another number of values.
     """
-    if ranks() == 1 or not parameters:
-        return
-    own = set(map(id, parameters))
-    for wrapper in [each for each in gc.get_objects() if issubclass(type(each), DistributedDataParallel)]:
-        if own.isdisjoint(map(id, wrapper.parameters())):
-            continue
-        if wrapper.process_group != distributed.group.WORLD:
+
+    def __init__(self) -> None:
+        self._reference: weakref.ref[DistributedDataParallel] | None = None
+        self._registered = False
+
+    def register(self, wrapper: DistributedDataParallel | None, parameters: Iterable[nn.Parameter]) -> None:
+        """Take the wrapper of the model that has these parameters, or None if nothing wraps it."""
+        if wrapper is not None:
+            if not isinstance(wrapper, DistributedDataParallel):
+                raise TypeError(f"register_ddp takes a DistributedDataParallel or None, not a {type(wrapper).__name__}")
+            if set(map(id, parameters)).isdisjoint(map(id, wrapper.parameters())):
+                raise ValueError("this DistributedDataParallel wraps another model than that of the sparsifier")
+        self._reference = None if wrapper is None else weakref.ref(wrapper)
+        self._registered = True
+
+    def check(self, name: str) -> None:
+        """Raise an error if the number of values of a packed weight cannot change."""
+        if ranks() == 1:
+            return
+        if not self._registered:
             raise RuntimeError(
-                "the number of values of packed weights has changed, and DistributedDataParallel with a process group "
-                "of its own cannot follow: leave out process_group=, or do not pack the model"
+                f"the rewiring changes the number of values of {name}, and DistributedDataParallel has to know: call "
+                "sparsifier.register_ddp(wrapper) after wrapping the model, or sparsifier.register_ddp(None) if you "
+                "reduce gradients yourself"
             )
+        wrapper = self._wrapper()
+        if wrapper is not None and wrapper.process_group != distributed.group.WORLD:
+            raise RuntimeError(
+                f"the rewiring changes the number of values of {name}, and a DistributedDataParallel with a process "
+                "group of its own cannot follow: leave out process_group=, or do not pack the model"
+            )
+
+    def replan(self) -> None:
+        """Let the wrapper plan again: unpickled it does, and nothing else changes."""
+        wrapper = self._wrapper()
+        if wrapper is None:
+            return
         hooks = list(wrapper._comm_hooks)
-        wrapper.__setstate__(wrapper.__getstate__())
+        wrapper.__setstate__(wrapper.__getstate__())  # type: ignore[no-untyped-call]
         wrapper._comm_hooks.clear()
         for hook, state in hooks:
             wrapper.register_comm_hook(state, hook)
+
+    def _wrapper(self) -> DistributedDataParallel | None:
+        return None if self._reference is None else self._reference()

@@ -35,7 +35,7 @@ def quantize(model: Model, *, arithmetic: Literal["int8", "float32"] = "int8", s
     if arithmetic not in ("int8", "float32"):
         raise ValueError(f"arithmetic must be 'int8' or 'float32', got {arithmetic!r}")
     ruling = sparsifiers(model)
-    if any(sparsifier._optimizers for sparsifier in ruling):
+    if any(sparsifier.in_training for sparsifier in ruling):
         raise RuntimeError("the model is being trained, and quantizing ends that: quantize copy.deepcopy(model)")
     model = pack(model, strict=strict)
     weights = packed_weights(model)
@@ -65,7 +65,7 @@ def _quantized(weight: PackedWeight, together: int) -> QuantizedWeight:
 
 
 def _rounded(weight: PackedWeight) -> PackedWeight:
-    """The same weight with the values that int8 has."""
+    """Return a packed weight with the values that int8 has."""
     positions, places = weight.sorted()
-    kept, numbers, scale = rounded(weight.shape, positions, weight.values.detach()[places])
-    return PackedWeight(weight.shape, kept, numbers * scale[kept // weight.shape[1]], weight.gate_rows)
+    remaining, numbers, scale = rounded(weight.shape, positions, weight.values.detach()[places])
+    return PackedWeight(weight.shape, remaining, numbers * scale[remaining // weight.shape[1]], weight.gate_rows)

@@ -1,7 +1,6 @@
 // The kernels as one table of functions, compiled once for every kind of processor.
 #pragma once
 
-#include "../../runtime/kernels/abi.hpp"
 #include "abi.hpp"
 
 namespace selfish {
@@ -23,13 +22,11 @@ struct Kernels {
   decltype(&selfish_highway_backward) highway_backward;
   decltype(&selfish_ordered_forward) ordered_forward;
   decltype(&selfish_ordered_backward) ordered_backward;
-  decltype(&selfish_float_step) float_step;
 };
 
 }  // namespace selfish
 
 #ifdef SELFISH_TARGET
-#include "../../runtime/kernels/float_step.hpp"
 #include "highway.hpp"
 #include "lookup.hpp"
 #include "loss.hpp"
@@ -87,7 +84,6 @@ const Kernels kernels = {
     [](const HighwayBackward* layer) { highway_backward(*layer); },
     [](const OrderedForward* layer) { ordered_forward(*layer); },
     [](const OrderedBackward* layer) { ordered_backward(*layer); },
-    [](const Program* program) { run_program<PackedMatrices>(*program); },
 };
 
 }  // namespace SELFISH_TARGET

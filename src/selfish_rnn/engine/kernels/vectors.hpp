@@ -9,6 +9,8 @@
 
 #if defined(__AVX__)
 #include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
 #endif
 
 #define SELFISH_UNROLL _Pragma("GCC unroll 16")
