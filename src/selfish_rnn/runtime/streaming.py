@@ -89,6 +89,11 @@ def _translated(
     call = understand(model, inputs, state, time_axis)
     choice = Precisions("float32")
     program = translate(call, choice)
+    if program.states and call.axis is None and call.state is None:
+        raise UntranslatableError(
+            "the forward takes no sequence that is longer than the example, so the state that its layers keep cannot "
+            "be checked: pass time_axis=, or a state that the forward takes and returns (state=)"
+        )
     call = check_sequence(call, program)
     reference = call.reference()
     result = Stream(program, choice.reports.values())
