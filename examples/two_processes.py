@@ -46,6 +46,7 @@ def train(rank: int, sparsity: float, epochs: int, steps: int) -> None:
     sparsifier = Sparsifier(model, sparsity=sparsity, prune_rate=0.3, rewirings=epochs)
     model = pack(model)
     parallel = DistributedDataParallel(model)
+    sparsifier.register_ddp(parallel)
     optimizer = torch.optim.Adam(parallel.parameters(), lr=0.01)
     for _ in range(epochs):
         for _ in range(steps):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from selfish_rnn.errors import UserError
     from selfish_rnn.optim import NTASGD, SNTASGD, AveragedSGD
     from selfish_rnn.runs.export import load_model
-    from selfish_rnn.runtime import calibrate, register_step, stream
+    from selfish_rnn.runtime import calibrate, load_stream, register_step, stream
     from selfish_rnn.sparsifier import SparseTraining, Sparsifier
     from selfish_rnn.sparsifier.deferred import deferred_init
     from selfish_rnn.sparsifier.iss import IntrinsicSparseStructures, shrink
@@ -75,11 +75,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DENSE", "DSR", "GMP", "METHODS", "NTASGD", "RIGL", "SELFISH", "SET", "SNFS", "SNTASGD", "STATIC", "STATIC_ER",
-    "Allocation", "AveragedModel", "AveragedSGD", "GateLayout", "Growth", "IntrinsicSparseStructures", "Method",
-    "Pool", "Pruning", "Redistribution", "Removal", "Schedule", "SparseTraining", "Sparsifier", "UserError",
-    "blend_", "calibrate", "deferred_init", "flops", "gate_densities", "is_matrix", "load_model", "load_packed", "pack",
-    "quantize", "register", "register_cell", "register_method", "register_packed", "register_step", "save_packed",
-    "shrink", "stream", "topology_distance", "unpack",
+    "Allocation", "AveragedModel", "AveragedSGD", "GateLayout", "Growth", "IntrinsicSparseStructures", "Method", "Pool",
+    "Pruning", "Redistribution", "Removal", "Schedule", "SparseTraining", "Sparsifier", "UserError", "blend_",
+    "calibrate", "deferred_init", "flops", "gate_densities", "is_matrix", "load_model", "load_packed", "load_stream",
+    "pack", "quantize", "register", "register_cell", "register_method", "register_packed", "register_step",
+    "save_packed", "shrink", "stream", "topology_distance", "unpack",
 ]  # fmt: skip
 
 _HOMES = {
@@ -93,7 +93,7 @@ _HOMES = {
     "errors": ("UserError",),
     "optim": ("NTASGD", "SNTASGD", "AveragedSGD"),
     "runs.export": ("load_model",),
-    "runtime": ("calibrate", "register_step", "stream"),
+    "runtime": ("calibrate", "load_stream", "register_step", "stream"),
     "sparsifier": ("SparseTraining", "Sparsifier"),
     "sparsifier.deferred": ("deferred_init",),
     "sparsifier.iss": ("IntrinsicSparseStructures", "shrink"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection
 
 COMMAND_LINE_MODULES = ("pydantic", "rich", "typer", "yaml")
@@ -54,3 +55,40 @@ def nearest(word: str, names: Collection[str]) -> str:
 def unknown(kind: str, name: object, names: Collection[str]) -> str:
     """What to say of a name that is in no table: ``unknown method 'st' (did you mean 'set'?); known are ...``."""
     return f"unknown {kind} {shown(name)}{nearest(str(name), names)}; known are {', '.join(names)}"
+
+
+_REASONS = (
+    (r"a valid integer.*", "an integer"),
+    (r"a valid (number|decimal).*", "a number"),
+    (r"a valid boolean.*", "true or false"),
+    (r"a valid string.*", "text"),
+    (r"a valid (tuple|list|array).*", "a list"),
+    (r"a valid (dictionary|mapping|object).*", "a section of keys and values"),
+    (r"a valid (\w+).*", r"a \1"),
+    (r"greater than or equal to (.*)", r"at least \1"),
+    (r"less than or equal to (.*)", r"at most \1"),
+    (r"a finite number", "finite"),
+)
+"""Patterns of a validator's wording after "Input should be", with ours."""
+
+
+def plain_reason(message: str) -> str:
+    """Return a validator's message about a value in plain words.
+
+    >>> plain_reason("Input should be a valid integer, unable to parse string as an integer")
+    'must be an integer'
+    >>> plain_reason("Input should be 'masked' or 'packed'")
+    'must be masked or packed'
+    """
+    message = message.removeprefix("Value error, ")
+    if message == "Field required":
+        return "is missing"
+    if message == "Extra inputs are not permitted":
+        return "is not known"
+    if not message.startswith("Input should be "):
+        return message
+    requirement = message.removeprefix("Input should be ")
+    for pattern, words in _REASONS:
+        if match := re.fullmatch(pattern, requirement):
+            return f"must be {match.expand(words)}"
+    return "must be " + re.sub(r"'([^']*)'", r"\1", requirement)

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 from torch import Tensor
 
 from selfish_rnn.errors import UserError
@@ -191,6 +191,12 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mappi
 
     Neither atomic nor clear about errors: meant for a path given by :func:`replacing`.
     """
+    # None, because without tensors safetensors 0.8 turns empty metadata into a header it cannot read.
+    save_file(_separate(tensors), path, dict(metadata) or None)
+
+
+def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return contiguous tensors on the CPU of which no two share memory."""
     separate: dict[str, Tensor] = {}
     storages: set[int] = set()
     for name, tensor in tensors.items():
@@ -201,8 +207,7 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mappi
             plain = plain.clone()
         storages.add(plain.untyped_storage().data_ptr())
         separate[name] = plain
-    # None, because without tensors safetensors 0.8 turns empty metadata into a header it cannot read.
-    save_file(separate, path, dict(metadata) or None)
+    return separate
 
 
 def save_tensors(
@@ -212,11 +217,20 @@ def save_tensors(
 
     Equal content gives equal bytes. Other programs read it as any safetensors file and ignore the checksum.
     """
+    with replacing(Path(path)) as temporary:
+        write_safetensors(temporary, tensors, _described(tensors, metadata))
+
+
+def tensors_to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
+    """Return the content that :func:`save_tensors` writes."""
+    return save(_separate(tensors), _described(tensors, metadata))
+
+
+def _described(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None) -> dict[str, str]:
     plain = dict(metadata or {})
     description = {"sha256": _content_checksum(tensors, plain), "metadata": plain}
-    with replacing(Path(path)) as temporary:
-        # One entry, because safetensors writes several in an order that changes from run to run.
-        write_safetensors(temporary, tensors, {_DESCRIPTION: json.dumps(description, sort_keys=True)})
+    # One entry, because safetensors writes several in an order that changes from run to run.
+    return {_DESCRIPTION: json.dumps(description, sort_keys=True)}
 
 
 def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, str]]:

@@ -56,7 +56,7 @@ def test_every_committed_result_can_be_read(folder: Path) -> None:
     [
         ("config.yaml", None, "it has no config.yaml"),
         ("config.yaml", "a: [", "is not valid YAML"),
-        ("config.yaml", "- 1", "must hold keys and values"),
+        ("config.yaml", "- 1", "must contain keys and values"),
         ("metrics.jsonl", None, "has no epochs of a finished run"),
         ("metrics.jsonl", "", "has no epochs of a finished run"),
         ("metrics.jsonl", "{oops\n", "line 1"),

@@ -20,11 +20,13 @@ from selfish_rnn.analysis.records import RunRecord, read_run
 from selfish_rnn.analysis.report import report_html, write_report
 from selfish_rnn.analysis.report.comparison import command_of, compare, outcome
 from selfish_rnn.analysis.report.markup import duration, number, tag
+from selfish_rnn.analysis.report.one_run import SAMPLE_WORDS
 from selfish_rnn.analysis.report.sections import topology_pictures
 from selfish_rnn.analysis.training_flops import run_flops
 from selfish_rnn.cli.analysis import report
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.presets import build_experiment, read_preset, to_yaml, with_assignments
+from selfish_rnn.system import processor
 from selfish_rnn.topology import GateLayout, Topology
 from tiny_runs import tiny_run
 
@@ -137,14 +139,14 @@ def test_the_page_tells_what_a_reader_asks() -> None:
     assert "1.50 (3.2 %) below rigl" in page.words["outcome"]
     for words in ("method.name", "gates-equal", "gradient"):
         assert words in page.words["settings"]
-    assert "sparsity" not in page.words["settings"].split("settings are the same")[0]
+    assert "sparsity" not in page.words["settings"].split("with the same value")[0]
     assert "rigl-seed2" in page.words["runs"]
     assert "6:00" in page.words["runs"]  # twelve epochs of half a minute
     assert "300" in page.words["costs"]
     assert "FLOPs" not in page.words["costs"]
     assert all(gate in page.words["gates"] for gate in GATES)
     assert "0.210" in page.words["gates"]
-    assert "do not hold their models" in page.words["topology"]
+    assert "contain no model" in page.words["topology"]
     assert page.words["commands"].count("selfish-rnn train quickstart") == 6
 
 
@@ -169,19 +171,70 @@ def test_an_unfinished_run_is_named_and_not_ranked() -> None:
     page = Reader(report_html([*six_runs(), record("late", test=None, count=4, method="set")]))
     assert "left out of the ranking: late (epoch 4 of 15)" in page.words["outcome"]
     assert "not finished" in page.words["outcome"]
+    several = Reader(report_html([record("late", test=None), record("later", test=None, seed=2)]))
+    assert "No run is finished yet." in several.words["outcome"]
     alone = Reader(report_html([record("late", test=None)]))
-    assert "No run is finished yet." in alone.words["outcome"]
+    assert "The run is not finished: epoch 12 of 15." in alone.words["outcome"]
+    assert "selfish-rnn resume late" in alone.words["next"]
 
 
 def test_it_is_said_when_averaging_started_only_in_some() -> None:
     page = Reader(report_html([record("a"), record("b", seed=2, averaging_from=None)]))
-    assert "Averaging never started in b; in the other 1 runs it did." in page.words["outcome"]
+    assert "Averaging never started in b, but it did in 1 other run." in page.words["outcome"]
+
+
+def test_one_run_has_a_form_of_its_own(texts: Path, tmp_path: Path) -> None:
+    run = tiny_run(texts, tmp_path / "mine", sparsity=0.5, epochs=2, threads=1)
+    summary = run.train()
+    text = report_html([read_run(tmp_path / "mine")])
+    page = Reader(text)
+    assert [attributes["id"] for name, attributes in page.tags if name == "section"] == [
+        "outcome", "sample", "curves", "gates", "topology", "settings", "next",
+    ]  # fmt: skip
+    assert "run mine, finished; method selfish, seed" in page.words["page"]
+    for words in (
+        "unigram perplexity",
+        "export, int8",
+        "training FLOPs",
+        "(sparsity 50.0 %)",
+        f"{processor()}, 1 thread, ",
+    ):
+        assert words in page.words["outcome"]
+    assert f"{summary['test_perplexity']:,.2f}" in page.words["outcome"]
+    assert len(page.words["sample"].split()) > SAMPLE_WORDS / 4  # the others end sentences
+    assert "\n\n" not in page.words["sample"]
+    for gate in ("input", "forget", "candidate", "output", "embedding."):
+        assert gate in page.words["gates"]
+    assert f"selfish-rnn generate {tmp_path / 'mine'} --prompt 'the'" in page.words["next"]
+    assert "sparsity=0.75" in page.words["next"]
+    assert page.data()["runs"][0]["unigram"] == pytest.approx(summary["unigram_perplexity"], rel=1e-5)
+    assert report_html([read_run(tmp_path / "mine")]) == text
+
+
+def test_one_run_without_its_model_has_no_sample() -> None:
+    page = Reader(report_html([record("a")]))
+    assert "sample" not in page.words
+    assert "export" not in page.words["outcome"]
+    assert "contain no model" in page.words["topology"]
+
+
+def test_the_machine_is_named_once_or_for_every_setting() -> None:
+    def on(run: RunRecord, name: str, threads: int) -> RunRecord:
+        return dataclasses.replace(run, summary={**(run.summary or {}), "processor": name, "threads": threads})
+
+    runs = [record("a"), record("b", method="rigl")]
+    page = Reader(report_html([on(run, "EPYC", 1) for run in runs]))
+    assert "Machine: EPYC, 1 thread." in page.words["costs"]
+    page = Reader(report_html([on(runs[0], "EPYC", 1), on(runs[1], "M4", 8)]))
+    assert "machine" in page.words["costs"]
+    assert "M4, 8 threads" in page.words["costs"]
 
 
 def test_operations_are_shown_where_they_are_known(texts: Path, tmp_path: Path) -> None:
     run = tiny_run(texts, tmp_path / "run", sparsity=0.5, epochs=2)
     run.train()
-    page = Reader(report_html([read_run(tmp_path / "run")]))
+    unlike = dataclasses.replace(read_run(tmp_path / "run"), name="unlike", path=None)
+    page = Reader(report_html([read_run(tmp_path / "run"), unlike]))
     for words in ("training FLOPs", f"{run_flops(run).training:.3g}", "0.50"):
         assert words in page.words["costs"]
     assert "FLOPs" not in Reader(report_html(six_runs())).words["costs"]
@@ -276,11 +329,13 @@ def test_folders_of_the_same_name_are_told_apart_by_the_one_above(tmp_path: Path
     assert [run["name"] for run in page.data()["runs"]] == ["a/run", "b/run"]
 
 
-def test_the_same_run_twice_is_refused(tmp_path: Path) -> None:
+def test_a_run_that_is_named_twice_is_shown_once(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", record())
-    outcome = run_command(folder, folder, out=tmp_path / "report.html")
-    assert isinstance(outcome.exception, UserError)
-    assert "give each run once" in str(outcome.exception)
+    outcome = run_command(folder, tmp_path, folder, out=tmp_path / "report.html")
+    assert outcome.exit_code == 0, outcome.output
+    assert "1 run," in outcome.output
+    with pytest.raises(UserError, match="give each run once"):
+        write_report([read_run(folder), read_run(folder)], tmp_path / "report.html")
 
 
 def test_a_report_that_cannot_be_written_is_named(tmp_path: Path) -> None:

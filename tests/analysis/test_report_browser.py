@@ -145,6 +145,12 @@ def test_a_phone_needs_no_scrolling_sideways(tab: Page, report: Path, dark: bool
     assert tab.problems == []
 
 
+def test_a_phone_shows_all_gates_of_a_matrix(tab: Page, report: Path) -> None:
+    tab.open(report, width=390, height=844)
+    hidden = "[...document.querySelectorAll('.matrices .scroll')].filter((box) => box.scrollWidth > box.clientWidth)"
+    assert tab.evaluate(f"{hidden}.length") == 0
+
+
 def test_light_and_dark_differ(tab: Page, report: Path) -> None:
     colours = []
     for dark in (False, True):

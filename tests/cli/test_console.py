@@ -53,7 +53,7 @@ def test_text_that_controls_nothing_stays_as_it_is() -> None:
 
 def test_errors_are_of_bounded_length(capsys: pytest.CaptureFixture[str]) -> None:
     show_error("x" * 10**6)
-    assert len(capsys.readouterr().err) < consoles.LONGEST_ERROR + 10
+    assert len(capsys.readouterr().err) < consoles.MAX_ERROR + 10
 
 
 def test_ctrl_c_outside_of_training_ends_with_one_line(

@@ -128,7 +128,7 @@ def test_the_start_names_what_is_trained_whatever_its_name(texts: Path):
     assert "is finished" not in text
     trainer.state.finished = True
     PlainLog(console, FOLDER).on_start(trainer)
-    assert "The run in runs/[bold] is finished; this is what it came to." in file.getvalue()
+    assert "The run in runs/[bold] is finished; this is its outcome." in file.getvalue()
 
 
 SUMMARY: dict[str, Any] = {
@@ -154,7 +154,7 @@ def test_the_outcome_has_perplexities_weights_gates_and_the_folder():
     assert any(line.startswith("weights 330,000 of 1,000,000") and "67.0 %" in line for line in squeezed)
     assert any(line.startswith("parameters 331,000 of 1,001,000") for line in squeezed)
     assert "time 1 min 35 s 4,200 steps" in squeezed
-    assert "peak memory 512 MiB of the process, torch included" in squeezed
+    assert "peak memory 512 MiB of the process, including torch" in squeezed
     assert "matrix all input forget" in squeezed
     assert "rnn.weight_hh_l0 67.0 75.0 60.0" in squeezed
     assert "embedding.weight 67.0" in squeezed
@@ -189,7 +189,7 @@ def test_a_diverged_run_says_so():
     show_outcome(console, {**SUMMARY, "test_perplexity": 1.23e150, "valid_perplexity": 4.5e9}, Path("run"))
     text = " ".join(file.getvalue().split())
     assert "test perplexity 1.2e+150 valid perplexity 4.5e+09" in text
-    assert "The run diverged: its perplexity is above 5,000, that of guessing among all its words alike." in text
+    assert "The run diverged: its perplexity is above 5,000, that of a uniform guess among its words." in text
 
 
 def test_the_methods_fit_a_page_with_their_parts_whole_and_their_references():

@@ -43,7 +43,7 @@ def test_a_run(texts: Path, tmp_path: Path) -> None:
     line = shown(str(tmp_path / "run=1"))[1]
     assert "selfish" in line
     assert "0.400" in line
-    with pytest.raises(UserError, match=r"'sparsity=0\.9' changes presets, and only runs are given"):
+    with pytest.raises(UserError, match=r"'sparsity=0\.9' changes a preset, but only runs are named"):
         shown(str(tmp_path / "run=1"), "sparsity=0.9")
 
 
@@ -51,7 +51,7 @@ def test_the_papers_table() -> None:
     lines = shown("--paper")
     assert sum(line.startswith("ptb-") for line in lines) == 36
     assert sum(" yes " in f"{line} " for line in lines) > 25
-    with pytest.raises(UserError, match="leave out either"):
+    with pytest.raises(UserError, match="remove --paper"):
         shown("--paper", "quickstart")
 
 
@@ -63,7 +63,7 @@ def test_without_words_the_default_preset_is_counted() -> None:
     ("word", "message"),
     [
         ("ptb-stacked-lstn", "did you mean 'ptb-stacked-lstm'"),
-        ("runs/nothing", "neither the folder of a run nor a preset"),
+        ("runs/nothing", "is not a run folder or a preset"),
         ("method=iss", "give its folder instead of a preset"),
     ],
 )

@@ -57,5 +57,5 @@ def test_a_log_has_a_line_for_what_happens(progress: Progress) -> None:
         "done  finished",
         "bad  failed",
         "running  started",
-        "done  killed (1 of 3 times it may be), goes on from its checkpoint",
+        "done  killed, resumes from its checkpoint (retry 1 of 3)",
     ]

@@ -12,11 +12,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from selfish_rnn.bench.options import parse as parse_bench
+from selfish_rnn.bench.options import read as read_bench_options
 from selfish_rnn.cli.app import app
 from selfish_rnn.experiment.presets import build_experiment, preset_names, read_preset, with_assignments
+from selfish_rnn.reproduce.campaign import STAGES
 from selfish_rnn.reproduce.paper import ITEMS
-from selfish_rnn.reproduce.paper.stages import STAGES
 from selfish_rnn.runs.export import export
 from tiny_runs import TINY_MODELS, tiny_run, write_corpus
 
@@ -52,12 +52,12 @@ def refuse(text: str) -> None:
     assert sub is not None, f"there is no command {command}"
     with sub.make_context(command, words, parent=context) as inner:
         if command == "bench":
-            parse_bench(inner)
+            read_bench_options(inner.params)
         if command == "reproduce" and not inner.params["adopt"]:
             items, stages = set(inner.params["names"] or ()), {stage.name for stage in STAGES}
             assert items <= {"campaign", *stages} if "campaign" in items else items <= set(ITEMS)
         if command in ("train", "show"):
-            given = list(inner.params["words"] or [])
+            given = list(inner.params["arguments"] or [])
             preset = given.pop(0) if given and "=" not in given[0] else "quickstart"
             assert preset in (*preset_names(), "PRESET")
             if preset != "PRESET":

@@ -224,7 +224,7 @@ void check_layer(int64_t kind, int64_t steps, int64_t batch, int64_t inputs, int
   std::vector<float*> memory;
   const auto take = [&](int64_t count) { return memory.emplace_back(floats(count)); };
   const auto window = [&](int64_t features) { return selfish_panel_floats(tokens, features); };
-  const auto step = [&](int64_t features) { return selfish_panel_floats(batch, features); };
+  const auto step = [&](int64_t features) { return selfish_step_floats(batch, features); };
   Floats y(tokens * hidden), h_last(batch * hidden), c_last(batch * hidden);
   LayerForward forward{};
   forward.shape = {kind, steps, batch, hidden};

@@ -142,7 +142,7 @@ def test_a_copy_may_be_copied_compiled_and_rewired() -> None:
     model, _ = packed_model()
     copied = copy.deepcopy(copy.deepcopy(model))
     weight = copied[0].weight
-    weight.rewire(weight.sorted()[0][:3], torch.empty(0, dtype=torch.int64))
+    weight.change_topology(weight.sorted()[0][:3], torch.empty(0, dtype=torch.int64))
     compiled = torch.compile(copied, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(torch.ones(2, 8)), copied(torch.ones(2, 8)))
     assert copied.state_dict().keys() == model.state_dict().keys()

@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from packed_cases import assert_close, matrix, needs_kernels, packed
+from packed_cases import assert_close, matrix, needs_kernels
 from torch import Tensor
 
 from selfish_rnn.engine import QuantizedWeight, available
 from selfish_rnn.engine.int8 import operators as int8
 from selfish_rnn.engine.int8.targets import int8_target, int8_targets, use_int8_target
-from selfish_rnn.runtime.next_word import NextWord
-from selfish_rnn.runtime.word_program import NOWHERE, Program
 
 pytestmark = needs_kernels
 
@@ -76,28 +74,11 @@ def test_bytes_that_were_changed_are_not_followed_any_more() -> None:
 
 def test_bytes_that_were_laid_out_for_other_kernels_are_not_followed(other_kernels: Callable[[], None]) -> None:
     weight = quantized(12, 5)
-    windows, step = weight.windows, NextWord(lambda program: program.row(weight))
-    step(3)
+    windows = weight.windows
     other_kernels()
     with pytest.raises(ValueError, match="other kernels"):
         operators.int8_linear(torch.randn(3, 5), windows, None, 12)
-    with pytest.raises(RuntimeError, match="make it anew"):
-        step(3)
     operators.int8_linear(torch.randn(3, 5), weight.windows, None, 12)
-
-
-def test_programs_for_two_kinds_of_kernels_take_turns() -> None:
-    before, names = int8_target(), int8_targets()[-2:]
-    weight, steps = quantized(12, 5), dict[str, NextWord]()
-    try:
-        for name in names:
-            use_int8_target(name)
-            steps[name] = NextWord(lambda program: program.row(weight))
-        for name in names * 2:
-            use_int8_target(name)
-            assert torch.equal(steps[name](3), weight.to_dense()[3])
-    finally:
-        use_int8_target(before)
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda weight: pickle.loads(pickle.dumps(weight))])
@@ -171,36 +152,6 @@ def test_a_layer_takes_what_it_can_follow(changes: dict[str, Any], message: str)
     run(right)
     with pytest.raises(ValueError, match=message):
         run({**right, **changes})
-
-
-def test_a_program_takes_what_it_can_follow() -> None:
-    program = Program()
-    h, c, sums = program.state(6), program.state(6), program.state(24)
-    for kind, second, state, chunk in (
-        ("lstm_cell", h, c, 0),
-        ("lstm_cell", sums, NOWHERE, 0),
-        ("lstm_cell", NOWHERE, c, 0),
-        ("gru_cell", sums, NOWHERE, 0),
-        ("ordered_cell", sums, c, 2),
-    ):
-        with pytest.raises(ValueError, match=f"a {kind} of 6 units takes sums of"):
-            program.cell(kind, sums, second, h, state, chunk)
-    for kind, chunk in (("ordered_cell", 0), ("ordered_cell", 4), ("cell", 0)):
-        with pytest.raises(ValueError, match="there is no"):
-            program.cell(kind, sums, sums, h, c, chunk)
-    with pytest.raises(ValueError, match="24 numbers are not 5 vectors"):
-        program.softmax(sums, 5)
-    with pytest.raises(ValueError, match="24 chances are not those of 5 experts"):
-        program.mixture(program.state(5), sums)
-
-
-def test_a_program_is_made_of_numbers_in_single_precision_on_the_cpu() -> None:
-    changed = packed(12, 5, 0.5, 0)
-    changed.values.data = torch.randn(3)
-    dense = torch.randn(12, 5)
-    for wrong, message in ((dense.double(), "float32"), (dense.to("meta"), "CPU"), (changed, "its values are of")):
-        with pytest.raises((TypeError, ValueError), match=message):
-            NextWord(lambda program, wrong=wrong: program.row(wrong))
 
 
 OPERATORS: dict[str, Callable[[QuantizedWeight], list[Any]]] = {

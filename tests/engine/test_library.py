@@ -66,7 +66,7 @@ def test_every_structure_is_the_one_of_the_header() -> None:
     for structure, body in re.findall(r"^struct (\w+) \{\n(.*?)^\};", code, flags=re.DOTALL | re.MULTILINE):
         names[structure] = re.findall(r"(\w+)(?:\[\d+\])?[,;]", body)
     found = library.structures()
-    assert len(found) == 15
+    assert len(found) == 13
     assert {name: [field for field, _ in found[name]._fields_] for name in found} == names
     for structure in found.values():
         for offset, (field, kind) in zip(offsets(structure), structure._fields_, strict=True):
@@ -100,3 +100,4 @@ def test_panels_of_a_trace_are_those_of_the_kernels() -> None:
     for columns in range(1, 400):
         assert library._traced_panel_columns(columns) == library.panel_floats(columns, 1) >= columns
         assert library.panel_floats(columns, 7) == 7 * library.panel_floats(columns, 1)
+        assert library._traced_step_columns(columns) == library.step_floats(columns, 1) >= columns

@@ -156,7 +156,7 @@ USES: dict[str, Callable[[PackedLinear], Any]] = {
     "to_dense": lambda module: module.to_dense(),
     "to_csr": lambda module: module.weight.to_csr(),
     "sorted": lambda module: module.weight.sorted(),
-    "rewire": lambda module: module.weight.rewire(torch.tensor([0]), torch.tensor([1])),
+    "rewire": lambda module: module.weight.change_topology(torch.tensor([0]), torch.tensor([1])),
 }
 
 

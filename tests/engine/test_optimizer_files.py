@@ -64,11 +64,11 @@ def test_a_state_continues_with_the_model_it_was_saved_with(model_first: bool) -
 
 def test_a_state_of_other_positions_is_refused_until_they_are_loaded() -> None:
     packed, model_state, optimizer_state = saved()
-    packed.rewire(packed.sorted()[0][:5], torch.tensor([], dtype=torch.int64))
+    packed.change_topology(packed.sorted()[0][:5], torch.tensor([], dtype=torch.int64))
     packed.load_state_dict(model_state)
     positions = packed.sorted()[0]
     free = next(position for position in range(1200) if position not in positions)
-    packed.rewire(positions[:1], torch.tensor([free]))  # as many weights
+    packed.change_topology(positions[:1], torch.tensor([free]))  # as many weights
     optimizer = Adam([packed.values])
     optimizer.load_state_dict(optimizer_state)
     before = packed.to_dense()
@@ -76,7 +76,7 @@ def test_a_state_of_other_positions_is_refused_until_they_are_loaded() -> None:
         with pytest.raises(RuntimeError, match="loaded state of Adam is of other positions of a packed 30 x 40 matrix"):
             step(optimizer, packed.values)
     with pytest.raises(RuntimeError, match="is of other positions"):
-        packed.rewire(packed.sorted()[0][:1], positions[:0], [optimizer])
+        packed.change_topology(packed.sorted()[0][:1], positions[:0], [optimizer])
     assert torch.equal(packed.to_dense(), before)
     packed.load_state_dict(model_state)
     step(optimizer, packed.values)

@@ -74,7 +74,7 @@ def test_rewiring_is_that_of_a_dense_matrix(
     places = places[torch.randperm(len(places), generator=generator)]
     grown = places[: len(removed) if same_count else round(arriving * len(places))].sort().values
 
-    weight.rewire(removed, grown, [optimizer, SGD([nn.Parameter(torch.zeros(3))], lr=0.1)])
+    weight.change_topology(removed, grown, [optimizer, SGD([nn.Parameter(torch.zeros(3))], lr=0.1)])
     assert weight.values is parameter
     assert parameter.grad is None
     after = remembered(optimizer, weight)
@@ -109,8 +109,9 @@ def test_an_impossible_rewiring_changes_nothing(removed: list[int], grown: list[
     optimizer = SGD([weight.values], lr=0.1, momentum=0.9)
     stepped(optimizer, weight.values, 0)
     before, index = remembered(optimizer, weight), weight.index.clone()
+    changes = [torch.tensor(positions, dtype=torch.int64) for positions in (removed, grown)]
     with pytest.raises(ValueError, match=message):
-        weight.rewire(torch.tensor(removed, dtype=torch.int64), torch.tensor(grown, dtype=torch.int64), [optimizer])
+        weight.change_topology(*changes, [optimizer])
     assert torch.equal(weight.index, index)
     assert remembered(optimizer, weight) == before
 
@@ -124,7 +125,7 @@ def test_training_goes_on_while_the_last_graph_is_still_there(more: int) -> None
     loss.backward()
     existing = weight.sorted()[0]
     empty = torch.arange(600)[~torch.isin(torch.arange(600), existing)]
-    weight.rewire(existing[:4], empty[: 4 + more])
+    weight.change_topology(existing[:4], empty[: 4 + more])
     new = functional.linear(x, weight).square().sum()
     new.backward()
     assert weight.values.grad is not None
@@ -166,7 +167,7 @@ def test_nothing_of_the_dense_size_is_ever_made() -> None:
         loss = functional.linear(x, weight).sum() + functional.embedding(tokens, weight).sum()
         (loss + functional.linear_cross_entropy(x, weight, None, tokens)).backward()
         optimizer.step()
-        weight.rewire(positions[:500], positions[:500], [optimizer])
+        weight.change_topology(positions[:500], positions[:500], [optimizer])
 
     assert largest_allocation(work) < 1200 * 600 * 4 / 2
     lstm = PackedLSTM(600, 300, sparsity=0.9)

@@ -84,7 +84,7 @@ def test_large_tiles_are_as_good_as_others(rows: int, columns: int, density: flo
     assert_consistent(weight, seed)
     positions = weight.sorted()[0]
     grown = (~mask).flatten().nonzero().flatten()[:: rows * columns // 50]
-    weight.rewire(positions[::3], grown)
+    weight.change_topology(positions[::3], grown)
     assert_consistent(weight, seed)
 
 

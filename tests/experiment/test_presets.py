@@ -146,8 +146,8 @@ def test_a_configuration_file_may_say_what_it_is_about(tmp_path: Path):
     [
         (None, "does not exist"),
         (b"epochs: [3", "is not valid YAML"),
-        (b"- 1\n- 2\n", "must hold keys and values"),
-        (b"", "must hold keys and values"),
+        (b"- 1\n- 2\n", "must contain keys and values"),
+        (b"", "must contain keys and values"),
         (b"corpus: \xff\xfe", "cannot be read"),
     ],
 )

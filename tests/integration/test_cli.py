@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 from command_cases import Said, refused, selfish_rnn
 
 from selfish_rnn import files
+from selfish_rnn.cli.app import PANELS, app
 from selfish_rnn.experiment.methods import CONFIGURABLE_METHODS, method_row
 from selfish_rnn.experiment.presets import build_experiment, preset_names, read_config, read_preset
 from tiny_runs import result_of, stop_after, tiny_run, tiny_words, write_corpus
@@ -20,18 +22,18 @@ from tiny_runs import result_of, stop_after, tiny_run, tiny_words, write_corpus
 COMMANDS = (
     "train",
     "resume",
-    "evaluate",
-    "generate",
-    "export",
+    "sweep",
     "presets",
     "show",
     "methods",
-    "bench",
-    "flops",
+    "evaluate",
+    "generate",
+    "export",
     "header",
     "report",
+    "flops",
+    "bench",
     "reproduce",
-    "sweep",
 )
 
 
@@ -164,7 +166,7 @@ def test_the_model_of_an_unfinished_run_is_told_with_its_epoch(texts: Path, tmp_
         said = selfish_rnn(*words)
         assert said.code == 0
         assert re.fullmatch(
-            rf"note: the run in {run} is not finished: this is its best model so far, of epoch [12] of 3\n", said.err
+            rf"note: the run in {run} is not finished; this is its best model so far, of epoch [12] of 3\n", said.err
         )
         assert "note" not in said.out
     assert selfish_rnn("resume", run).code == 0
@@ -191,7 +193,7 @@ def test_presets_are_listed_with_what_they_are():
     said = selfish_rnn("presets")
     assert said.code == 0
     for name in preset_names():
-        assert re.search(rf"^{name} +\w", said.out, re.MULTILINE)
+        assert re.search(rf"^{name} +\d+ (min|h|days|months) +\w", said.out, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -223,13 +225,36 @@ def test_help_is_there(words: list[str]):
     assert said.code == 0
     assert "Usage: selfish-rnn" in said.out
     if not words:
-        assert re.findall(r"^  (\w+)  ", said.out.partition("Commands:")[2], re.MULTILINE) == list(COMMANDS)
+        assert re.findall(r"^  (\w+)  ", said.out, re.MULTILINE) == list(COMMANDS)
+
+
+def test_without_a_command_the_help_is_printed():
+    said = selfish_rnn()
+    assert said == selfish_rnn("--help")
+    assert re.findall(r"^(\w[\w ]+):$", said.out, re.MULTILINE) == [*PANELS, "Options"]
+
+
+def test_every_option_and_argument_has_a_conventional_metavar():
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        for parameter in command.params:
+            flag = getattr(parameter, "is_flag", False)
+            assert flag or re.fullmatch(r"[\w\[\]|=,. -]+", parameter.metavar or ""), (name, parameter.name)
+            assert parameter.help, (name, parameter.name)
+    assert "<" not in "".join(selfish_rnn(name, "--help").out for name in COMMANDS)
+
+
+@pytest.mark.parametrize(("words", "expected"), [("tr", {"train"}), ("show ptb-rhn", {"ptb-rhn", "ptb-rhn-small"})])
+def test_the_shell_completes_commands_and_presets(words: str, expected: set[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("_SELFISH_RNN_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"selfish-rnn {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    assert set(selfish_rnn().out.split()) == expected
 
 
 @pytest.mark.parametrize("columns", [80, 100])
 def test_help_has_a_whole_line_on_each_command(columns: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("COLUMNS", str(columns))
-    lines = selfish_rnn("--help").out.partition("Commands:\n")[2].splitlines()
+    lines = [line for line in selfish_rnn("--help").out.splitlines() if re.match(r"  \w", line)][1:]
     assert len(lines) == len(COMMANDS)
     assert all(line.endswith(".") and not line.endswith("...") and len(line) <= columns for line in lines)
 

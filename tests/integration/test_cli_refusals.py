@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,56 @@ from tiny_runs import result_of, stop_after, tiny_run, tiny_words, write_corpus
 def test_bad_words_are_refused(tmp_path: Path, words: list[str], expected: str):
     assert expected in refused("train", *words, "--run", tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["train", "--sparsity", "0.9"], "settings are key=value overrides: write sparsity=0.9"),
+        (["train", "ptb-rhn", "--lr=3"], "settings are key=value overrides: write optimizer.lr=3"),
+        (["train", "--batch-size", "epochs=3"], "write batch_size=VALUE"),
+        (["show", "--epoch", "3"], "settings are key=value overrides, such as sparsity=0.9 (did you mean 'epochs'?)"),
+        (
+            ["generate", "runs/mine", "--promt", "the"],
+            "no such option: --promt (did you mean --prompt?); see selfish-rnn",
+        ),
+        (["generate", "runs/mine", "--tokens", "few"], "--tokens must be an integer; see selfish-rnn generate --help"),
+        (["generate", "runs/mine", "--tokens", "0"], "--tokens must be at least 1; see selfish-rnn generate --help"),
+        (["export", "runs/mine", "--precision", "int4"], "--precision must be one of float32, int8, got 'int4'; see"),
+        (["resume", "runs/mine", "--engine", "fast"], "--engine must be one of masked, packed, got 'fast'; see"),
+        (["bench", "--batch", "many"], "--batch must be an integer, got 'many'"),
+        (["bench", "--speed", "3"], "no such option: --speed"),
+        (["trian"], "no such command 'trian' (did you mean 'train'?); see selfish-rnn --help"),
+        (["sweep"], "missing argument 'FILE'; see selfish-rnn sweep --help"),
+        (["train", "epochs=many"], "epochs: must be an integer, got 'many'"),
+        (["train", "engine=fast"], "engine: must be auto, masked or packed, got 'fast'"),
+        (["report", "/nowhere"], "/nowhere does not exist"),
+    ],
+    ids=str,
+)
+def test_a_wrong_command_is_one_line_with_the_right_form(words: list[str], expected: str):
+    assert expected in refused(*words)
+
+
+def test_a_run_is_measured_on_its_own_texts_only(finished: tuple[Path, Said], texts: Path):
+    line = refused("evaluate", finished[0], "--corpus", texts)
+    assert (
+        f"--corpus is for exported models, and a run is measured on its own texts: `selfish-rnn export {finished[0]} "
+        in line
+    )
+
+
+def test_a_report_of_a_folder_is_of_the_runs_in_it(finished: tuple[Path, Said], texts: Path, tmp_path: Path):
+    shutil.copytree(finished[0], tmp_path / "runs" / "one")
+    (tmp_path / "runs" / "notes").mkdir()
+    assert "contains none" in refused("report", tmp_path / "runs" / "notes")
+    stop_after(tiny_run(texts, tmp_path / "runs" / "two"), 4)
+    page = tmp_path / "report.html"
+    said = selfish_rnn("report", tmp_path / "runs", "--out", page)
+    assert said.code == 0
+    assert said.err == "note: skipped runs without a finished epoch: two\n"
+    assert "1 run, " in said.out
+    assert page.is_file()
 
 
 @pytest.mark.parametrize(
@@ -159,7 +210,7 @@ def test_a_run_that_diverges_is_one_line_that_says_what_to_change(texts: Path, t
     words = tiny_words(texts, model=model, optimizer=optimizer, clip=None, sparsity=0.1)
     said = selfish_rnn("train", *words, "--run", tmp_path / "run")
     assert said.code == 3
-    first = r"(the training loss became \S+ at|\S+ has entries that are no numbers after) update \d; "
+    first = r"(the training loss became \S+ at|\S+ contains NaN or infinity after) update \d; "
     assert re.match(f"error: training diverged: {first}", said.err)
     assert "optimizer.lr (now 1e+06)" in said.err
     assert said.err.count("\n") == 1
@@ -174,7 +225,7 @@ def test_a_weight_that_overflows_is_one_line_that_names_it_and_what_is_kept(text
     said = selfish_rnn("train", *tiny_words(texts, **changes), "--run", tmp_path / "run")
     assert said.code == 3
     assert said.err.startswith(
-        "error: training diverged: embedding.weight has entries that are no numbers after update 4; the last good "
+        "error: training diverged: embedding.weight contains NaN or infinity after update 4; the last good "
         "checkpoint, of update 3, is kept. Try a smaller optimizer.lr (now 1e+06)"
     )
 

@@ -27,6 +27,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "own_cell": (2, 3),
     "characters": (2, 2000),
     "fine_tuning": (1, "epochs=1", "train_tokens=3000"),
+    "denoiser": (1, 4, 1),
     "with_lightning": (2, 128),
     "two_processes": (2, 5),
 }
@@ -42,7 +43,8 @@ def test_every_example_is_run_here() -> None:
 
 def test_the_list_of_examples_is_complete() -> None:
     listed = re.findall(r"^\| \[(.+?)\]", (ROOT / "examples" / "README.md").read_text(), flags=re.MULTILINE)
-    files = {path.name for path in (ROOT / "examples").iterdir() if path.is_file()}
+    folder = ROOT / "examples"
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"}
     assert set(listed) == files - {"README.md"}
 
 
@@ -92,7 +94,7 @@ def test_the_classifier_needs_fewer_than_ten_added_lines() -> None:
     assert 0 < len(added) < 10
 
 
-SESSIONS = ("tutorial.md",)
+SESSIONS = ("tutorial.md", "streaming.md")
 """Pages whose blocks go on from each other."""
 
 

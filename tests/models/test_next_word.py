@@ -14,8 +14,8 @@ from selfish_rnn.engine.int8.targets import int8_target, int8_targets, use_int8_
 from selfish_rnn.errors import UserError
 from selfish_rnn.models import LanguageModel, MixtureOfSoftmaxesLSTM, OrderedNeuronsLSTM, RecurrentHighwayNetwork
 from selfish_rnn.models.stacked import StackedRNN
-from selfish_rnn.runtime.next_word import NextWord, choose
-from selfish_rnn.runtime.word_program import Program
+from selfish_rnn.runtime.next_word import NextWord, choose, recurrent
+from selfish_rnn.runtime.program import Program
 
 pytestmark = pytest.mark.skipif(not available(), reason="the packed engine's kernels are not built")
 
@@ -112,22 +112,10 @@ def test_a_dense_model_has_no_such_call() -> None:
     assert MODELS["lstm"]().next_word() is None
 
 
-def test_products_that_need_nothing_of_this_word_come_first() -> None:
+def test_bidirectional_layers_are_refused() -> None:
     program = Program()
-    pack(sparse_model("lstm")).describe(program)
-    phases = [(operation.kind, operation.phase) for operation in program.in_order()]
-    assert [kind for kind, phase in phases if phase == 0] == ["matrix_row", "product", "product"]
-    assert phases[-1] == ("product", 5)
-
-
-def test_what_does_not_fit_together_is_refused() -> None:
-    program = Program()
-    with pytest.raises(ValueError, match="does not take"):
-        program.product(torch.ones(3, 4), program.state(5))
-    with pytest.raises(ValueError, match="no bias"):
-        program.product(torch.ones(3, 4), program.state(4), torch.ones(4))
-    with pytest.raises(ValueError, match="one direction"):
-        program.recurrent(torch.nn.LSTM(3, 4, bidirectional=True), program.state(3))
+    with pytest.raises(ValueError, match="it is bidirectional"):
+        recurrent(program, torch.nn.LSTM(3, 4, bidirectional=True), program.input("x", 3))
 
 
 def test_words_are_drawn_as_often_as_they_are_likely() -> None:
@@ -162,4 +150,4 @@ def test_a_model_without_a_description_has_no_compiled_step() -> None:
     Sparsifier(model, sparsity=0.5, rewirings=1, min_side=1)
     assert pack(model).next_word() is None
     with pytest.raises(UserError, match="Undescribed has no compiled step, because it does not describe one"):
-        model.describe(None)  # type: ignore[arg-type]
+        model.describe(None, None)  # type: ignore[arg-type]

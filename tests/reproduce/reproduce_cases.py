@@ -20,7 +20,7 @@ def made_up(case: Case, seed: int, test: float, **changes: Any) -> tuple[Result,
         "scale": SMALL.name,
         "seed": seed,
         "command": run.command,
-        "settings": run.trained(100).model_dump(mode="json"),
+        "settings": run.stored_experiment(100).model_dump(mode="json"),
         "summary": {
             "vocabulary": 100, "test_perplexity": test, "valid_perplexity": test + 10, "active_weights": 1000,
             "seconds": 720.0, "unigram_perplexity": 170.0,

@@ -12,10 +12,9 @@ from selfish_rnn.corpora import Vocabulary
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.presets import Settings, build_experiment, read_preset, with_assignments
 from selfish_rnn.experiment.small_dense import small_dense
-from selfish_rnn.reproduce.adoption import adopt
 from selfish_rnn.reproduce.case import Case
 from selfish_rnn.reproduce.plan import PlannedRun
-from selfish_rnn.reproduce.results import Results
+from selfish_rnn.reproduce.results import Results, import_run
 from selfish_rnn.reproduce.scales import SMALL
 from selfish_rnn.runs.logs import MetricsLog
 from tiny_runs import epoch_record
@@ -26,7 +25,7 @@ SELFISH = Case("stacked-lstm")
 
 def settings(*words: str, case: Case = SELFISH) -> Settings:
     """The settings of a run of scale small, with changes."""
-    preset, *own = PlannedRun(SMALL, case, 1).words
+    preset, *own = PlannedRun(SMALL, case, 1).arguments
     experiment = build_experiment(with_assignments(read_preset(preset)[0], [*own, *words]), "test")
     if experiment.method.name == "small-dense":
         experiment = small_dense(experiment, WORDS)
@@ -67,9 +66,9 @@ def run_folder(path: Path, given: Settings, finished: bool = True) -> Path:
 )
 def test_a_run_of_the_scale_is_taken(case: Case, words: list[str], name: str, tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "mine", settings(*words, case=case))
-    run, path = adopt(folder, SMALL, Results(tmp_path, "small"), "b64a65b")
+    run, path = import_run(folder, SMALL, Results(tmp_path, "small"), "b64a65b")
     assert run.name == name
-    result = Results(tmp_path, "small").of(run)
+    result = Results(tmp_path, "small").get(run)
     assert result is not None
     assert path.parent.parent == tmp_path / "small"
     assert result.made == {"commit": "b64a65b", "adopted_from": "mine"}
@@ -81,7 +80,7 @@ def test_a_run_of_the_scale_is_taken(case: Case, words: list[str], name: str, tm
 def test_settings_that_came_later_are_taken_at_their_default(tmp_path: Path) -> None:
     given = settings()
     del given["start_seed"], given["early_stop"]
-    run, _ = adopt(run_folder(tmp_path / "mine", given), SMALL, Results(tmp_path, "small"), "b64a65b")
+    run, _ = import_run(run_folder(tmp_path / "mine", given), SMALL, Results(tmp_path, "small"), "b64a65b")
     assert run.name == "stacked-lstm/selfish-snt-asgd-s0.67-seed1"
 
 
@@ -96,23 +95,23 @@ def test_settings_that_came_later_are_taken_at_their_default(tmp_path: Path) -> 
 )
 def test_a_run_of_other_settings_is_refused_with_what_differs(words: list[str], told: str, tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "mine", settings(*words))
-    with pytest.raises(UserError, match=f"is no run of scale small; the nearest would differ in: {told}$"):
-        adopt(folder, SMALL, Results(tmp_path, "small"), "b64a65b")
+    with pytest.raises(UserError, match=f"matches no run of scale small; the nearest has: {told}$"):
+        import_run(folder, SMALL, Results(tmp_path, "small"), "b64a65b")
     assert not (tmp_path / "small").exists()
 
 
 def test_keys_that_are_not_known_are_named(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "mine", {**settings(), "temperature": 3})
     with pytest.raises(UserError, match="unknown key 'temperature'"):
-        adopt(folder, SMALL, Results(tmp_path, "small"), "b64a65b")
+        import_run(folder, SMALL, Results(tmp_path, "small"), "b64a65b")
 
 
 def test_a_run_that_is_not_finished_is_refused(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "mine", settings(), finished=False)
-    with pytest.raises(UserError, match="is not finished: continue it"):
-        adopt(folder, SMALL, Results(tmp_path, "small"), "b64a65b")
+    with pytest.raises(UserError, match="is not finished: run `selfish-rnn resume`"):
+        import_run(folder, SMALL, Results(tmp_path, "small"), "b64a65b")
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no config\.yaml"):
-        adopt(tmp_path, SMALL, Results(tmp_path, "small"), "b64a65b")
+        import_run(tmp_path, SMALL, Results(tmp_path, "small"), "b64a65b")

@@ -11,11 +11,11 @@ from reproduce_cases import made_up
 
 from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.comparison import differences
-from selfish_rnn.reproduce.campaign import Campaign, stage_runs, stages_named
+from selfish_rnn.reproduce.campaign import STAGES, campaign_runs, stage_runs, stages_named
 from selfish_rnn.reproduce.case import Case
 from selfish_rnn.reproduce.paper import items_at
 from selfish_rnn.reproduce.paper.claims import CLAIMS
-from selfish_rnn.reproduce.paper.stages import CORE, STAGES
+from selfish_rnn.reproduce.paper.comparisons import CORE
 from selfish_rnn.reproduce.plan import PlannedRun, plan
 from selfish_rnn.reproduce.results import Results
 from selfish_rnn.reproduce.scales import SMALL, TINY
@@ -40,7 +40,7 @@ def test_a_stage_makes_first_seeds_first_and_core_cases_with_five_seeds() -> Non
 
 
 def test_the_campaign_makes_every_run_once_and_no_reported_run_before_the_tuning(tmp_path: Path) -> None:
-    runs = Campaign(SMALL, Results(tmp_path, "small")).runs()
+    runs = campaign_runs(STAGES, SMALL, Results(tmp_path, "small"))
     names = [run.name for _, run in runs]
     assert len(names) == len(set(names))
     order = [stage.name for stage, _ in runs]
@@ -51,9 +51,9 @@ def test_the_campaign_makes_every_run_once_and_no_reported_run_before_the_tuning
 
 
 def test_the_campaign_makes_all_runs_of_the_stacked_lstm_that_items_and_claims_need(tmp_path: Path) -> None:
-    campaign = Campaign(SMALL, Results(tmp_path, "small")).runs()
+    campaign = campaign_runs(STAGES, SMALL, Results(tmp_path, "small"))
     made = {run.name for _, run in campaign}
-    items = [item for item in items_at("small") if item.shows != "time" and item.name != "tuning"]
+    items = [item for item in items_at("small") if item.kind != "time" and item.name != "tuning"]
     needed = [run for run in plan(items, SMALL) if run.case.network == "stacked-lstm"]
     assert {run.name for run in needed} <= made
     for claim in CLAIMS:
@@ -91,11 +91,11 @@ def test_nt_asgd_is_read_from_the_run_of_selfish(tmp_path: Path) -> None:
     result.summary["averages"]["nt-20"] |= {"test_perplexity": 82.5, "best_epoch": 1}
     result.summary["averages"]["nt-20-no-restart"] |= {"test_perplexity": 85.5}
     results = Results(tmp_path, "small")
-    results.keep(result, run)
+    results.save(result, run)
     for average, test in (("nt", 82.5), ("nt-start", 85.5), ("snt-start", 80.0)):
         view = PlannedRun(SMALL, Case("stacked-lstm", average=average), 1)
         assert view.trained_run.name == run.name
-        selected = results.of(view)
+        selected = results.get(view)
         assert selected is not None
         assert selected.summary["test_perplexity"] == test
         assert selected.settings["restart_at"] == ([36, 52] if average == "nt" else [])

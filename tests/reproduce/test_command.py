@@ -39,7 +39,7 @@ def said(*words: object) -> Any:
 def test_bare_it_lists_the_items_with_what_is_finished_and_how_long_the_rest_takes(tmp_path: Path) -> None:
     results = Results(tmp_path, "small")
     for seed in (1, 2):
-        results.keep(*made_up(Case("stacked-lstm"), seed, 100.0))
+        results.save(*made_up(Case("stacked-lstm"), seed, 100.0))
     lines = {line.split()[0]: line.split()[-4:] for line in said("--results", tmp_path).output.splitlines() if line}
     assert all(item in lines for item in ITEMS)
     # Three seeds of two rules and five of Selfish and by matrix, 720 seconds each, as the two that are finished took.
@@ -50,7 +50,7 @@ def test_bare_it_lists_the_items_with_what_is_finished_and_how_long_the_rest_tak
 
 
 def test_a_dry_run_prints_commands_and_starts_nothing(tmp_path: Path) -> None:
-    Results(tmp_path, "small").keep(*made_up(Case("stacked-lstm"), 1, 100.0))
+    Results(tmp_path, "small").save(*made_up(Case("stacked-lstm"), 1, 100.0))
     answer = said("gate-rules", "--results", tmp_path, "--runs", tmp_path / "runs", "--seeds", "1", "--dry-run")
     lines = answer.output.splitlines()
     assert [line.split()[0] for line in lines] == ["to", "to", "finished", "to"]
@@ -79,10 +79,10 @@ def test_only_some_runs_of_an_item_are_asked_for_by_parts_of_their_names(tmp_pat
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["gates", "--only", "s0.99"], r"--only s0.99 is in the name of no run of gates; --dry-run shows the names"),
+        (["gates", "--only", "s0.99"], r"no run of gates has s0.99 in its name; --dry-run lists the names"),
         (["gate-rule"], r"unknown item 'gate-rule' \(did you mean 'gate-rules'\?\)"),
         (["--scale", "smal"], r"unknown scale 'smal' \(did you mean 'small'\?\)"),
-        (["gates", "--seeds", "1;2"], "--seeds must be whole numbers"),
+        (["gates", "--seeds", "1;2"], "--seeds must be integers"),
         (["--adopt"], "--adopt needs run folders, and --commit"),
     ],
 )
@@ -98,7 +98,7 @@ def test_folders_are_adopted_each_by_itself(tmp_path: Path) -> None:
     answer = said("--adopt", bad, good, "--commit", "b64a65b", "--results", tmp_path / "results")
     assert answer.exit_code == 1
     first, second = answer.output.splitlines()
-    assert first.startswith(f"refused: {bad} is no run of scale small; the nearest would differ in: epochs 59 instead")
+    assert first.startswith(f"refused: {bad} matches no run of scale small; the nearest has: epochs 59 instead")
     assert second.startswith(f"{good} is stacked-lstm/selfish-snt-asgd-s0.67-seed3: ")
     assert said("--adopt", good, "--commit", "b64a65b", "--results", tmp_path / "results").exit_code == 0
 
@@ -107,7 +107,7 @@ def test_a_run_begun_with_other_settings_is_not_continued(tmp_path: Path) -> Non
     folder = tmp_path / "runs" / "small" / "stacked-lstm" / "selfish-snt-asgd-s0.67-seed1"
     folder.parent.mkdir(parents=True)
     run_folder(folder, settings("epochs=59"), finished=False)
-    with pytest.raises(UserError, match="was begun with epochs 59 instead of 60; delete it, or give another --runs"):
+    with pytest.raises(UserError, match="was started with epochs 59 instead of 60; delete it, or give another --runs"):
         said("gate-rules", "--seeds", 1, "--runs", tmp_path / "runs", "--results", tmp_path / "results")
 
 

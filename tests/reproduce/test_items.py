@@ -9,16 +9,15 @@ import pytest
 
 from forked_runs import fork, warm
 from selfish_rnn.reproduce.case import DENSE, Case
-from selfish_rnn.reproduce.distances import Distances, pairs_of
-from selfish_rnn.reproduce.making import Workshop, make
+from selfish_rnn.reproduce.distances import measure_missing
+from selfish_rnn.reproduce.execution import Executor
 from selfish_rnn.reproduce.paper import ITEMS
 from selfish_rnn.reproduce.paper.claims import CLAIMS
-from selfish_rnn.reproduce.plan import PlannedRun, Selection, plan
-from selfish_rnn.reproduce.rendering.documents import findings_of, render_item
-from selfish_rnn.reproduce.rendering.tables import NONE, Findings, table
+from selfish_rnn.reproduce.plan import PlannedRun, pairs_of, plan
+from selfish_rnn.reproduce.rendering.documents import render_item
+from selfish_rnn.reproduce.rendering.tables import EMPTY, ResultView, table
 from selfish_rnn.reproduce.results import Results
 from selfish_rnn.reproduce.scales import PAPER, SCALES, SMALL, SMALL_FIRST, TINY, Scale
-from selfish_rnn.reproduce.timed import make_timed
 from selfish_rnn.reproduce.tuning import CHOSEN
 from selfish_rnn.runs.folder import RunFolder
 
@@ -29,21 +28,25 @@ MEASURED = ("valid", "test", "before averaging", "at the end", "first measured",
 """Headings of columns that have a number for every run."""
 
 
+def planned(timed: bool) -> list[PlannedRun]:
+    """Return the runs of all timed items, or of all others."""
+    return plan([item for item in ITEMS.values() if (item.kind == "time") == timed], TINY)
+
+
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Workshop]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Executor]:
     """All runs of all items; do not change their files."""
     root = tmp_path_factory.mktemp("reproduce")
-    workshop = Workshop(TINY, root / "runs", Results(root / "results", "tiny"), jobs=2, launch=fork)
+    executor = Executor(TINY, root / "runs", Results(root / "results", "tiny"), jobs=2, launch=fork)
     items = list(ITEMS.values())
     with warm(root / "warm"):
-        progress = make(Selection(items, TINY).runs(timed=False), workshop)
+        progress = executor.train(planned(timed=False))
         assert {outcome.state for outcome in progress.outcomes} == {"finished"}, [one.tail() for one in progress.failed]
-        make_timed(Selection(items, TINY).runs(timed=True), workshop, TINY.budget)
-    distances = Distances(root / "results", "tiny")
+        executor.train_timed(planned(timed=True), TINY.budget)
     for item in items:
-        if item.shows == "distances":
-            assert distances.measure(pairs_of(item, TINY), workshop.folder, _distance) == []
-    return root / "results", workshop
+        if item.kind == "distances":
+            assert measure_missing(pairs_of(item, TINY), executor.results, executor.folder, _distance) == []
+    return root / "results", executor
 
 
 def _distance(first: Path, second: Path | None) -> list[dict[str, float]]:
@@ -54,17 +57,17 @@ def _distance(first: Path, second: Path | None) -> list[dict[str, float]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ITEMS)
-def test_an_item_is_made_and_rendered(name: str, made: tuple[Path, Workshop]) -> None:
-    item, findings = ITEMS[name], findings_of(made[0], "tiny")
-    for run in plan([item], TINY) if item.shows != "time" else ():
-        result = findings.results.of(run)
+def test_an_item_is_made_and_rendered(name: str, made: tuple[Path, Executor]) -> None:
+    item, view = ITEMS[name], ResultView.read(made[0], "tiny")
+    for run in plan([item], TINY) if item.kind != "time" else ():
+        result = view.results.get(run)
         assert result is not None, run.name
         assert "commit" in result.made  # None where the package is not in a repository
         assert result.command.startswith(f"selfish-rnn train {TINY.networks[run.case.network][0]} ")
         assert len(result.series["epoch"]) == len(result.series["valid_perplexity"]) > 0
-    path = render_item(item, findings)[0]
+    path = render_item(item, view)[0]
     lines = [line.strip("| ").split(" | ") for line in path.read_text().splitlines() if line.startswith("| ")]
-    if item.shows in ("gates", "flops", "time"):  # not a line for each row
+    if item.kind in ("gates", "flops", "time"):  # not a line for each row
         return
     planned = set(item.planned_cases) if not item.scales or TINY.name in item.scales else set()
     rows = [row for row in item.rows if row.case in planned]
@@ -72,16 +75,16 @@ def test_an_item_is_made_and_rendered(name: str, made: tuple[Path, Workshop]) ->
         assert row.label in line[0]
         measured = [cell for heading, cell in zip(lines[0], line, strict=True) if heading in MEASURED]
         assert measured
-        assert NONE not in measured
+        assert EMPTY not in measured
 
 
 @pytest.mark.slow
 def test_operations_of_a_small_dense_network_are_fractions_of_those_of_the_network_it_is_smaller_than(
-    made: tuple[Path, Workshop],
+    made: tuple[Path, Executor],
 ) -> None:
     for run in plan([ITEMS["flops"]], TINY):
         if run.case.method in DENSE:
-            result = made[1].results.of(run)
+            result = made[1].results.get(run)
             assert result is not None
             assert result.operations is not None
             small = run.case.method == "small-dense"
@@ -89,10 +92,10 @@ def test_operations_of_a_small_dense_network_are_fractions_of_those_of_the_netwo
 
 
 @pytest.mark.slow
-def test_a_timed_run_is_measured_when_its_time_is_up(made: tuple[Path, Workshop]) -> None:
-    results = findings_of(made[0], "tiny").results
+def test_a_timed_run_is_measured_when_its_time_is_up(made: tuple[Path, Executor]) -> None:
+    results = ResultView.read(made[0], "tiny").results
     for run in plan([ITEMS["time-to-quality"]], TINY):
-        result = results.of(run)
+        result = results.get(run)
         if result is None:  # a busy machine may not get through the first epoch
             assert not RunFolder(made[1].folder(run)).metrics.read()
             continue
@@ -106,23 +109,23 @@ def test_a_timed_run_is_measured_when_its_time_is_up(made: tuple[Path, Workshop]
 
 
 @pytest.mark.slow
-def test_nothing_is_made_twice(made: tuple[Path, Workshop]) -> None:
+def test_nothing_is_made_twice(made: tuple[Path, Executor]) -> None:
     def never(command: object, log: object) -> None:
         raise AssertionError(f"{command} was started again")
 
-    root, workshop = made
-    again = Workshop(TINY, workshop.runs, Results(root, "tiny"), launch=never)  # type: ignore[arg-type]
-    progress = make(Selection(list(ITEMS.values()), TINY).runs(timed=False), again)
+    root, executor = made
+    again = Executor(TINY, executor.runs, Results(root, "tiny"), launch=never)  # type: ignore[arg-type]
+    progress = again.train(planned(timed=False))
     assert {outcome.state for outcome in progress.outcomes} == {"finished before"}
-    timed = [run for run in Selection(list(ITEMS.values()), TINY).runs(timed=True) if again.results.of(run) is not None]
-    assert make_timed(timed, again, TINY.budget).outcomes == []
+    timed = [run for run in planned(timed=True) if again.results.get(run) is not None]
+    assert again.train_timed(timed, TINY.budget).outcomes == []
     names = [
         json.loads(path.read_text())["run"]
         for path in root.rglob("tiny/*/*-seed*.json")
         if path.parent.name != "distances"
     ]
     assert len(names) == len(set(names))
-    assert set(names) >= {run.name for run in Selection(list(ITEMS.values()), TINY).runs(timed=False)}
+    assert set(names) >= {run.name for run in planned(timed=False)}
 
 
 @pytest.mark.parametrize("scale", [name for name, scale in SCALES.items() if not scale.superseded])
@@ -161,7 +164,7 @@ def test_the_first_edition_of_small_keeps_its_settings() -> None:
 
 def test_results_of_the_first_edition_are_still_read() -> None:
     results = Results(REPOSITORY / "results", "small-first")
-    runs = {run.name for run in plan(ITEMS.values(), SMALL_FIRST) if results.of(run) is not None}
+    runs = {run.name for run in plan(ITEMS.values(), SMALL_FIRST) if results.get(run) is not None}
     files = list((REPOSITORY / "results" / "small-first").rglob("*-seed[0-9].json"))
     assert len(runs) == len(files) > 60
 
@@ -180,5 +183,5 @@ def test_there_are_twelve_claims() -> None:
 
 
 def test_a_table_without_results_names_its_rows(tmp_path: Path) -> None:
-    findings = Findings(TINY, Results(tmp_path, "tiny"), Distances(tmp_path, "tiny"))
-    assert table(ITEMS["gate-rules"], findings).startswith("*Not run:* by mean magnitude; by mean gradient; equal")
+    view = ResultView(TINY, Results(tmp_path, "tiny"))
+    assert table(ITEMS["gate-rules"], view).startswith("*Not run:* by mean magnitude; by mean gradient; equal")

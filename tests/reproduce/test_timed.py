@@ -11,12 +11,11 @@ import pytest
 
 from selfish_rnn.corpora import Vocabulary
 from selfish_rnn.experiment.presets import to_yaml
-from selfish_rnn.reproduce.making import Workshop
+from selfish_rnn.reproduce.execution import Executor
 from selfish_rnn.reproduce.paper.figures import TIME_TO_QUALITY
 from selfish_rnn.reproduce.plan import PlannedRun
 from selfish_rnn.reproduce.results import Results
 from selfish_rnn.reproduce.scales import TINY
-from selfish_rnn.reproduce.timed import make_timed
 from selfish_rnn.runs.logs import MetricsLog
 from selfish_rnn.scheduling.scheduler import SELFISH_RNN, Job, Process
 from tiny_runs import epoch_record
@@ -66,46 +65,45 @@ class Pretender:
 
 
 @pytest.fixture
-def workshop(tmp_path: Path) -> Workshop:
-    return Workshop(SCALE, tmp_path / "runs", Results(tmp_path / "results", "tiny"))
+def executor(tmp_path: Path) -> Executor:
+    return Executor(SCALE, tmp_path / "runs", Results(tmp_path / "results", "tiny"))
 
 
 @pytest.mark.slow
-def test_a_run_is_stopped_measured_and_continued_at_every_mark(workshop: Workshop) -> None:
-    pretender = Pretender(workshop.folder(RUN))
-    progress = make_timed([RUN], replace(workshop, launch=pretender), BUDGET)
+def test_a_run_is_stopped_measured_and_continued_at_every_mark(executor: Executor) -> None:
+    pretender = Pretender(executor.folder(RUN))
+    progress = replace(executor, launch=pretender).train_timed([RUN], BUDGET)
     assert pretender.commands == ["train", "evaluate", "resume", "evaluate"]
     assert [outcome.state for outcome in progress.outcomes] == ["out of time"]
-    result = workshop.results.of(RUN)
+    result = executor.results.get(RUN)
     assert result is not None
     assert result.points == [
         {"seconds": BUDGET / 2, "valid_perplexity": 99.0, "test_perplexity": 189.5},
         {"seconds": BUDGET, "valid_perplexity": 98.0, "test_perplexity": 188.5},
     ]
-    assert make_timed([RUN], replace(workshop, launch=pretender), BUDGET).outcomes == []
+    assert replace(executor, launch=pretender).train_timed([RUN], BUDGET).outcomes == []
     assert len(pretender.commands) == 4
 
 
 @pytest.mark.slow
-def test_time_that_was_spent_before_a_kill_is_not_spent_again(workshop: Workshop) -> None:
-    pretender = Pretender(workshop.folder(RUN))
-    first = replace(workshop, launch=pretender, scale=replace(SCALE, marks=1))
-    make_timed([RUN], first, BUDGET / 2)
-    next(workshop.results.folder.rglob("*.json")).unlink()
-    make_timed(
-        [RUN], replace(workshop, launch=pretender, results=Results(workshop.results.folder.parent, "tiny")), BUDGET
-    )
+def test_time_that_was_spent_before_a_kill_is_not_spent_again(executor: Executor) -> None:
+    pretender = Pretender(executor.folder(RUN))
+    first = replace(executor, launch=pretender, scale=replace(SCALE, marks=1))
+    first.train_timed([RUN], BUDGET / 2)
+    next(executor.results.folder.rglob("*.json")).unlink()
+    again = replace(executor, launch=pretender, results=Results(executor.results.folder.parent, "tiny"))
+    again.train_timed([RUN], BUDGET)
     # The first half is over and measured already.
     assert pretender.commands == ["train", "evaluate", "resume", "evaluate"]
 
 
-def test_a_run_that_fails_is_told_and_has_no_result(workshop: Workshop) -> None:
-    progress = make_timed([RUN], replace(workshop, launch=Pretender(workshop.folder(RUN), fail="train")), BUDGET)
+def test_a_run_that_fails_is_told_and_has_no_result(executor: Executor) -> None:
+    progress = replace(executor, launch=Pretender(executor.folder(RUN), fail="train")).train_timed([RUN], BUDGET)
     assert [outcome.state for outcome in progress.outcomes] == ["failed"]
-    assert workshop.results.of(RUN) is None
+    assert executor.results.get(RUN) is None
 
 
 @pytest.mark.slow
-def test_an_evaluation_that_fails_is_told(workshop: Workshop) -> None:
-    progress = make_timed([RUN], replace(workshop, launch=Pretender(workshop.folder(RUN), fail="evaluate")), BUDGET)
+def test_an_evaluation_that_fails_is_told(executor: Executor) -> None:
+    progress = replace(executor, launch=Pretender(executor.folder(RUN), fail="evaluate")).train_timed([RUN], BUDGET)
     assert "failed" in [outcome.state for outcome in progress.outcomes]

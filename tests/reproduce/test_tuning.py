@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from reproduce_cases import made_up
 
 from selfish_rnn.errors import UserError
-from selfish_rnn.reproduce.campaign import check_choices, missing_tuning, tuned, tuning_run
+from selfish_rnn.reproduce.campaign import check_choices, missing_runs, tuned_value, tuning_run
 from selfish_rnn.reproduce.case import Case
 from selfish_rnn.reproduce.plan import PlannedRun
 from selfish_rnn.reproduce.results import Results
 from selfish_rnn.reproduce.scales import SMALL, SMALL_FIRST
-from selfish_rnn.reproduce.tuning import CHOSEN, GRIDS, TUNING_SEED, Grid, start_of, tuned_words
+from selfish_rnn.reproduce.tuning import CHOSEN, GRIDS, TUNING_SEED, Grid, start_of, tuned_overrides
 
 REPOSITORY = Path(__file__).parents[2]
 BY_NAME = {grid.name: grid for grid in GRIDS}
@@ -68,7 +68,7 @@ def test_a_tuning_run_depends_on_no_choice() -> None:
     for grid in GRIDS:
         for value in grid.values:
             run = tuning_run(grid, value, SMALL)
-            assert run.words == PlannedRun(SMALL_FIRST_CHOICES, run.case, TUNING_SEED).words
+            assert run.arguments == PlannedRun(SMALL_FIRST_CHOICES, run.case, TUNING_SEED).arguments
             assert run.averages == ()
 
 
@@ -80,26 +80,26 @@ SMALL_FIRST_CHOICES = type(SMALL)(
 @pytest.mark.parametrize("name", CHOSEN)
 def test_scale_small_uses_what_its_tuning_chooses(name: str) -> None:
     results = Results(REPOSITORY / "results", "small")
-    state = tuned(BY_NAME[name], SMALL, results)
-    if state.choice is None:
+    choice = tuned_value(BY_NAME[name], SMALL, results)
+    if choice is None:
         pytest.skip(f"the tuning of {name} is not finished")
-    assert state.choice == CHOSEN[name]
+    assert choice == CHOSEN[name]
 
 
 def test_a_campaign_refuses_a_choice_that_its_scale_does_not_use(tmp_path: Path) -> None:
     results = Results(tmp_path, "small")
     grid = BY_NAME["sparse-0.67"]
-    assert [run.name for run in missing_tuning(["sparse-0.67"], SMALL, results)] == [
+    assert [run.name for run in missing_runs(grid, SMALL, results)] == [
         f"stacked-lstm/static-snt-asgd-s0.67-model.dropout-{value:g}-seed11" for value in grid.first
     ]
     for value in grid.first:
-        results.keep(*made_up(grid.case_of(value), TUNING_SEED, 100 - value))
+        results.save(*made_up(grid.case_of(value), TUNING_SEED, 100 - value))
     # The best is the last one, so the grid grows by one.
-    (run,) = missing_tuning(["sparse-0.67"], SMALL, results)
+    (run,) = missing_runs(grid, SMALL, results)
     assert run.case == grid.case_of(0.65)
     check_choices(["sparse-0.67"], SMALL, results)
-    results.keep(*made_up(grid.case_of(0.65), TUNING_SEED, 101.0))
-    assert tuned(grid, SMALL, results).choice == 0.6
+    results.save(*made_up(grid.case_of(0.65), TUNING_SEED, 101.0))
+    assert tuned_value(grid, SMALL, results) == 0.6
     with pytest.raises(UserError, match=r"sparse-0\.67 is 0\.5, the tuning chooses 0\.6"):
         check_choices(["sparse-0.67"], SMALL, results)
 
@@ -121,7 +121,10 @@ def test_starts(case: Case, start: str) -> None:
 
 def test_an_optimizer_has_its_learning_rate_and_the_dropout_of_its_start() -> None:
     chosen = {"sparse-0.67": 0.5, "dense": 0.6, "adam": 0.002}
-    assert tuned_words(Case("stacked-lstm", "set", "adam"), 0.67, chosen) == ["model.dropout=0.5", "optimizer.lr=0.002"]
-    assert tuned_words(Case("stacked-lstm", "set"), 0.9, chosen) == ["model.dropout=0.5"]
-    assert tuned_words(Case("stacked-lstm", "gmp"), 0.9, chosen) == ["model.dropout=0.6"]
-    assert tuned_words(Case("rhn", "set"), 0.9, chosen) == []
+    assert tuned_overrides(Case("stacked-lstm", "set", "adam"), 0.67, chosen) == [
+        "model.dropout=0.5",
+        "optimizer.lr=0.002",
+    ]
+    assert tuned_overrides(Case("stacked-lstm", "set"), 0.9, chosen) == ["model.dropout=0.5"]
+    assert tuned_overrides(Case("stacked-lstm", "gmp"), 0.9, chosen) == ["model.dropout=0.6"]
+    assert tuned_overrides(Case("rhn", "set"), 0.9, chosen) == []

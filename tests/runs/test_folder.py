@@ -73,7 +73,7 @@ def test_summary_and_vocabulary_come_back(tmp_path: Path):
 def test_another_corpus_is_refused(tmp_path: Path):
     folder = create(tmp_path)
     folder.check_corpus(corpus("a", "<eos>"))
-    with pytest.raises(UserError, match=r"corpus mine is no longer the one that .*corpus\.json tells of"):
+    with pytest.raises(UserError, match=r"corpus mine differs from the one in .*corpus\.json"):
         folder.check_corpus(corpus("b", "<eos>"))
     same_words = corpus("a", "<eos>")
     changed = Corpus("mine", same_words.vocabulary, same_words.train.flip(0), same_words.valid, same_words.test)

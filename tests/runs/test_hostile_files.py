@@ -47,13 +47,13 @@ def run(finished: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("content", [b"x", b"", b"[]", b"{}", b'"', b"\xff", b"[" * 100_000, b"3", b'{"sha256": 3'])
 def test_a_damaged_corpus_json_is_one_clear_error(run: Path, content: bytes) -> None:
     (run / "corpus.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"corpus\.json is damaged.*restore it from a copy"):
+    with pytest.raises(UserError, match=r"corpus\.json is damaged.*restore the file from a copy"):
         _ = Run.open(run).corpus
 
 
 def test_a_run_goes_on_when_its_damaged_corpus_json_is_removed(run: Path) -> None:
     (run / "corpus.json").write_bytes(b"x")
-    with pytest.raises(UserError, match="if you know that it is, remove the file and continue"):
+    with pytest.raises(UserError, match="remove the file and continue"):
         _ = Run.open(run).corpus
     (run / "corpus.json").unlink()
     Run.open(run).train()  # as the message says
@@ -131,9 +131,9 @@ def test_a_checkpoint_of_wrong_content_falls_back_to_the_one_before(
 def test_a_model_of_another_run_is_noticed(texts: Path, run: Path, tmp_path: Path) -> None:
     finished_run(texts, tmp_path / "other", seed=6)
     shutil.copy(tmp_path / "other" / "model.safetensors", run / "model.safetensors")
-    with pytest.raises(UserError, match=r"model\.safetensors is the model of another run"):
+    with pytest.raises(UserError, match=r"model\.safetensors is the model of a run with other settings"):
         Run.open(run).model()
-    with pytest.raises(UserError, match="another run"):
+    with pytest.raises(UserError, match="a run with other settings"):
         export(Run.open(run), tmp_path / "x.safetensors")
 
 
@@ -144,14 +144,14 @@ def test_a_model_may_be_used_with_settings_that_decide_nothing(texts: Path, run:
 
 
 EXPORTED: dict[str, tuple[Callable[[dict[str, str]], Any], str]] = {
-    "no JSON": (lambda about: about.update(model="x"), "is damaged|is of a model called"),
-    "a list": (lambda about: about.update(model="[1]"), "is damaged|is of a model called"),
-    "a number": (lambda about: about.update(model="3"), "is damaged|is of a model called"),
-    "deep": (lambda about: about.update(model="[" * 100_000), "is damaged|is of a model called"),
-    "unknown model": (lambda about: about.update(model='{"name": ["x"]}'), "is of a model called"),
+    "no JSON": (lambda about: about.update(model="x"), "is damaged|contains an unknown model"),
+    "a list": (lambda about: about.update(model="[1]"), "is damaged|contains an unknown model"),
+    "a number": (lambda about: about.update(model="3"), "is damaged|contains an unknown model"),
+    "deep": (lambda about: about.update(model="[" * 100_000), "is damaged|contains an unknown model"),
+    "unknown model": (lambda about: about.update(model='{"name": ["x"]}'), "contains an unknown model"),
     "unknown key": (lambda about: _model(about, depth=3), "unknown key 'depth'"),
     "wrong type": (lambda about: _model(about, hidden="x"), "hidden: must be"),
-    "absurd": (lambda about: _model(about, hidden=10**9), "hidden: must be less than or equal to 1000000"),
+    "absurd": (lambda about: _model(about, hidden=10**9), "hidden: must be at most 1000000"),
     "gigantic": (lambda about: _model(about, hidden=10**6, embedding=10**6), "does not fit the model"),
     "other words": (lambda about: about.update(vocabulary='{"tokenizer": "x"}'), "tokens of a vocabulary"),
 }
@@ -229,7 +229,7 @@ def test_scores_that_are_no_numbers_are_told(finished: Path) -> None:
     model = run.model()
     for weight in model.parameters():
         weight.data.fill_(torch.nan)
-    with pytest.raises(UserError, match="scores of the model are no numbers"):
+    with pytest.raises(UserError, match="scores of the model are NaN"):
         generate(model, run.vocabulary, "", tokens=2)
 
 

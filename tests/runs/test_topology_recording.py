@@ -90,5 +90,5 @@ def test_a_run_told_so_keeps_no_topologies(texts: Path, tmp_path: Path) -> None:
     run = tiny_run(texts, tmp_path / "run", epochs=1, keep_topologies=False)
     run.train()
     assert not run.folder.topologies.exists()
-    with pytest.raises(ValueError, match="kept no topologies"):
+    with pytest.raises(ValueError, match="did not save its topologies"):
         run.topology(0)

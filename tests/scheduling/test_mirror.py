@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from selfish_rnn import __version__
 from selfish_rnn.errors import UserError
-from selfish_rnn.scheduling.ray_cluster import _PLACE, Changes, FolderWatch, NodeRun, apply
+from selfish_rnn.scheduling.ray_cluster import FOLDER, Changes, FolderWatch, NodeRun, apply
 
 NAMES = ("config.yaml", "metrics.jsonl", "events/one", "checkpoints/step-1.safetensors", "checkpoints/step-1.json")
 
@@ -76,7 +76,7 @@ def test_a_checkpoint_is_taken_whole_or_not_at_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/passwd", ""])
 def test_nothing_is_written_outside_the_folder(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no file inside a run folder"):
+    with pytest.raises(ValueError, match="is not a file inside a run folder"):
         apply(Changes({name: b"x"}), tmp_path / "copy")
 
 
@@ -96,7 +96,7 @@ def test_a_run_whose_node_is_lost_goes_on_from_the_copy(tmp_path: Path) -> None:
         node = NodeRun()
         code, _, _ = node.begin(__version__, words, FolderWatch(copy).changes(), {})
         while code is None:
-            code, said, changes = node.news(0.05)
+            code, said, changes = node.report(0.05)
             apply(changes, copy)
             if kill and (copy / "checkpoints").is_dir() and any((copy / "checkpoints").glob("*.json")):
                 node.send_signal(signal.SIGKILL)
@@ -105,8 +105,8 @@ def test_a_run_whose_node_is_lost_goes_on_from_the_copy(tmp_path: Path) -> None:
         return code
 
     whole, copy = tmp_path / "whole", tmp_path / "copy"
-    assert train(whole, ["train", *WORDS, _PLACE], kill=False) == 0
-    assert train(copy, ["train", *WORDS, _PLACE], kill=True) == -signal.SIGKILL
+    assert train(whole, ["train", *WORDS, FOLDER], kill=False) == 0
+    assert train(copy, ["train", *WORDS, FOLDER], kill=True) == -signal.SIGKILL
     assert not (copy / "summary.json").exists()
-    assert train(copy, ["resume", _PLACE], kill=False) == 0
+    assert train(copy, ["resume", FOLDER], kill=False) == 0
     assert (copy / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()

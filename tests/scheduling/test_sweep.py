@@ -16,7 +16,7 @@ from forked_runs import fork, warm
 from selfish_rnn.cli.app import app
 from selfish_rnn.errors import UserError
 from selfish_rnn.scheduling.scheduler import Job, Process, run
-from selfish_rnn.scheduling.sweep import Sweep, seeds_together
+from selfish_rnn.scheduling.sweep import Sweep, group_by_seed
 
 TINY = {"epochs": 2, "train_tokens": 600, "model": {"hidden": 4, "embedding": 4}, "engine": "masked"}
 
@@ -64,16 +64,16 @@ def test_a_name_that_is_too_long_for_a_folder_is_cut_and_still_its_own(tmp_path:
         ({"gird": {}}, r"unknown key 'gird' \(did you mean 'grid'\?\)"),
         ({"preset": 3, "grid": {"seed": [1]}}, "preset must be the name of a preset, got 3"),
         ({"preset": "quickstat", "grid": {"seed": [1]}}, "unknown preset 'quickstat'"),
-        ({"settings": [1], "grid": {"seed": [1]}}, "settings must hold keys and values"),
-        ({"settings": {"epochs": 2}}, r"grid must hold settings with lists of values"),
+        ({"settings": [1], "grid": {"seed": [1]}}, "settings must contain keys and values"),
+        ({"settings": {"epochs": 2}}, r"grid must contain settings with lists of values"),
         ({"grid": {"seed": 3}}, r"grid.seed must be a list of values, such as \[1, 2, 3\], got 3"),
         ({"grid": {"seed": []}}, "grid.seed must be a list of values"),
-        ({"grid": {"seed": [1, 1]}}, "two runs would have the name seed-1"),
+        ({"grid": {"seed": [1, 1]}}, "two runs have the same settings and the name seed-1"),
         ({"grid": {"sparsity": [0.5, 1.5]}}, "run sparsity-1.5: "),
         ({"grid": {"sparstiy": [0.5]}}, "sparsity"),
         ({"grid": {"seed": list(range(200)), "epochs": list(range(1, 200))}}, "more than 10,000 runs"),
         ("grid: [", "is not valid YAML"),
-        ("3", "must hold keys and values"),
+        ("3", "must contain keys and values"),
     ],
 )
 def test_what_is_wrong_is_found_before_anything_starts(content: Any, told: str, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_seeds_are_averaged_and_the_best_comes_first() -> None:
         {"settings": {"method": method, "seed": seed}, "test_perplexity": value}
         for method, seed, value in [("a", 1, 10.0), ("b", 1, 5.0), ("a", 2, 14.0)]
     ]
-    groups = seeds_together(results)
+    groups = group_by_seed(results)
     assert [(group.settings, len(group.results)) for group in groups] == [({"method": "b"}, 1), ({"method": "a"}, 2)]
     assert groups[1].mean("test_perplexity") == 12
     assert [len(group.values("test_perplexity")) for group in groups] == [1, 2]

@@ -32,6 +32,7 @@ class Case(NamedTuple):
     packed: bool = False
     optimizer: str = "sgd"
     seeds: tuple[int | None, int | None] = (1, 1)
+    registered: bool = True
 
     def __str__(self) -> str:
         return f"{self.method}-{'packed' if self.packed else 'masked'}-{self.optimizer}"
@@ -45,6 +46,8 @@ def train(rank: int, case: Case) -> Any:
     if case.packed:
         engine.pack(model)
     parallel = nn.parallel.DistributedDataParallel(model)
+    if case.registered:
+        sparsifier.register_ddp(parallel)
     optimizer = OPTIMIZERS[case.optimizer](parallel.parameters())
     torch.manual_seed(rank)  # other data on each rank
     masks = []
@@ -75,6 +78,7 @@ def work(rank: int, store: str, cases: list[Case], outcome: Any) -> None:
 
 PARTING = Case("selfish", seeds=(1, 2))
 PACKED = [name for name in METHODS if name != "snfs"] if engine.available() else []  # pack refuses it
+FORGOTTEN = [Case(method, packed=True, registered=False) for method in ("dsr", "gmp") if method in PACKED]
 CASES = [
     *(Case(method) for method in METHODS),  # SNFS grows by the gradient, as it has no momentum
     *(Case(method, packed=True) for method in PACKED),
@@ -103,7 +107,7 @@ def pair(work: Any, *arguments: Any) -> dict[Any, Any]:
 @pytest.fixture(scope="module")
 def outcomes() -> dict[tuple[Case, int], Any]:
     """All cases one after the other, in one pair of processes."""
-    return pair(work, [*CASES, PARTING])
+    return pair(work, [*CASES, PARTING, *FORGOTTEN])
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -121,6 +125,20 @@ def test_ranks_that_part_are_stopped_at_the_rewiring(outcomes: dict[tuple[Case, 
     assert all("have different topologies of" in outcomes[PARTING, rank] for rank in (0, 1))
 
 
+@pytest.mark.parametrize("case", FORGOTTEN, ids=str)
+def test_a_wrapper_that_was_not_registered_is_an_error_if_sizes_change(
+    outcomes: dict[tuple[Case, int], Any], case: Case
+) -> None:
+    for rank in (0, 1):
+        assert "call sparsifier.register_ddp(wrapper) after wrapping the model" in outcomes[case, rank]
+
+
+def test_other_things_than_a_wrapper_of_the_model_are_not_registered() -> None:
+    sparsifier = Sparsifier(nn.Linear(20, 20), sparsity=0.5, rewirings=1)
+    with pytest.raises(TypeError, match="takes a DistributedDataParallel or None, not a Linear"):
+        sparsifier.register_ddp(nn.Linear(2, 2))  # type: ignore[arg-type]
+
+
 def bytes_sent(packed: bool) -> int:
     """What one rank gives to a reduction of all gradients, counted by a hook that stays while the topology changes."""
     torch.manual_seed(7)
@@ -129,6 +147,7 @@ def bytes_sent(packed: bool) -> int:
     if packed:
         engine.pack(model)
     parallel = nn.parallel.DistributedDataParallel(model)
+    sparsifier.register_ddp(parallel)
     sent: list[int] = []
 
     def count(state, bucket):  # type: ignore[no-untyped-def]  # torch looks at annotations, and wants no strings

@@ -121,7 +121,7 @@ def told(ranks: Ranks, error: bool) -> Any:
         return f"made by {os.getpid()}"
 
     try:
-        return ranks.from_first(make)
+        return ranks.from_main(make)
     except UserError as raised:
         return type(raised).__name__, str(raised)
 
@@ -143,7 +143,7 @@ def lost(texts: Path, ranks: Ranks) -> str:
     """What the first rank says when the second one vanishes inside an epoch."""
 
     def vanish(_: object) -> None:
-        if not ranks.first and len(recorder.steps) == 3:
+        if not ranks.is_main and len(recorder.steps) == 3:
             os._exit(9)
 
     recorder = Recorder(vanish)
@@ -158,7 +158,7 @@ def spoilt(texts: Path, ranks: Ranks) -> str:
     """What a rank says when a weight of the second one alone is no number after an update."""
 
     def spoil(*_: object) -> None:
-        if not ranks.first and trainer.state.step == 3:
+        if not ranks.is_main and trainer.state.step == 3:
             trainer.model.decoder.bias.data[0] = torch.nan  # type: ignore[index, union-attr, operator]
 
     trainer = tiny_trainer(texts, rewire_every=4)

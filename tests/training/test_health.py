@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from selfish_rnn.engine import pack
 from selfish_rnn.engine.saving import named_tensors
 from selfish_rnn.sparsifier import Sparsifier
-from selfish_rnn.training.metrics import DivergedError, spoilt_weight
+from selfish_rnn.training.metrics import DivergedError, nonfinite_weight
 from selfish_rnn.training.trainer import Trainer
 from tiny_runs import OPTIMIZERS, TINY_MODELS, Recorder, tiny_trainer
 
@@ -65,7 +65,7 @@ def test_a_weight_is_found_in_its_update(texts: Path, engine: str, optimizer: st
         weight.view(-1)[existing] = value
 
     message = found(texts, spoil, engine=engine, optimizer=OPTIMIZERS[optimizer])
-    assert message == f"rnn.weight_hh_l1 has entries that are no numbers after update {UPDATE}"
+    assert message == f"rnn.weight_hh_l1 contains NaN or infinity after update {UPDATE}"
 
 
 @pytest.mark.parametrize("model", TINY_MODELS)
@@ -77,7 +77,7 @@ def test_every_weight_of_every_model_is_looked_at(texts: Path, engine: str, mode
         before = weight.detach().clone()
         with torch.no_grad():
             weight.view(-1)[-1] = torch.nan
-        with pytest.raises(DivergedError, match=f"^{name} has entries"):
+        with pytest.raises(DivergedError, match=f"^{name} contains NaN"):
             trainer.check_finite(0)
         with torch.no_grad():
             weight.copy_(before)
@@ -95,7 +95,7 @@ def test_an_average_is_found_in_its_update(texts: Path, engine: str, optimizer: 
     message = found(texts, spoil, engine=engine, optimizer=OPTIMIZERS[optimizer])
     # A momentum that is none is in its weight at once.
     named = {"exp_avg": "decoder.bias", "momentum_buffer": "decoder.bias"}.get(key, f"{key} of decoder.bias")
-    assert message == f"{named} has entries that are no numbers after update {UPDATE}"
+    assert message == f"{named} contains NaN or infinity after update {UPDATE}"
 
 
 @pytest.mark.parametrize("engine", ["masked", "packed"])
@@ -107,9 +107,9 @@ def test_a_gradient_is_found_before_it_reaches_a_weight(texts: Path, engine: str
 
     recorder = Recorder(spoil)
     trainer = tiny_trainer(texts, recorder, engine=engine)
-    with pytest.raises(DivergedError, match=rf"^the gradient of rnn\.weight_ih_l0 has .* at update {UPDATE}$"):
+    with pytest.raises(DivergedError, match=rf"^the gradient of rnn\.weight_ih_l0 contains .* at update {UPDATE}$"):
         trainer.run()
-    assert spoilt_weight(trainer.model, trainer.optimizer) is None
+    assert nonfinite_weight(trainer.model, trainer.optimizer) is None
 
 
 def test_a_gradient_too_large_for_its_norm_is_found(texts: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_weight_that_overflows_by_itself_is_found(texts: Path, engine: str) ->
     """Weight decay that multiplies: inputs so large saturate the cells, so the loss stays a number."""
     model = {"name": "stacked-rnn", "embedding": 8, "hidden": 8, "layers": 2}
     optimizer = {"name": "sgd", "lr": 1e6, "weight_decay": 1e6}
-    with pytest.raises(DivergedError, match=r"^embedding\.weight has entries that are no numbers after update 4$"):
+    with pytest.raises(DivergedError, match=r"^embedding\.weight contains NaN or infinity after update 4$"):
         tiny_trainer(texts, engine=engine, sparsity=0.9, model=model, optimizer=optimizer).run()
 
 
@@ -134,7 +134,7 @@ def test_weights_are_looked_at_before_a_rewiring_goes_by_them(texts: Path, engin
         parameters(trainer)["rnn.weight_hh_l1"].fill_(torch.nan)
 
     message = found(texts, spoil, engine=engine, rewire_every=UPDATE // 2)
-    assert message == f"rnn.weight_hh_l1 has entries that are no numbers after update {UPDATE}"
+    assert message == f"rnn.weight_hh_l1 contains NaN or infinity after update {UPDATE}"
 
 
 def test_a_growth_that_goes_by_no_numbers_is_a_divergence(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,8 +157,8 @@ def test_sums_that_overflow_raise_no_alarm(packed: bool) -> None:
             weight.fill_(largest)
             optimizer.state[weight]["momentum_buffer"] = torch.full_like(weight, -largest)
             assert not torch.isfinite(weight.sum())
-    assert spoilt_weight(model, optimizer) is None
+    assert nonfinite_weight(model, optimizer) is None
     last = list(model.parameters())[-1]
     spoilt: Tensor = optimizer.state[last]["momentum_buffer"]
     spoilt.view(-1)[-1] = torch.inf
-    assert str(spoilt_weight(model, optimizer)).startswith("momentum_buffer of 0.")
+    assert str(nonfinite_weight(model, optimizer)).startswith("momentum_buffer of 0.")

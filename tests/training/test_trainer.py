@@ -309,7 +309,7 @@ def test_from_the_state_at_a_pause_another_trainer_goes_on_to_the_same_bits(text
 
 def test_divergence_is_an_error(texts: Path):
     wild = tiny_trainer(texts, optimizer={"name": "sgd", "lr": 1e6, "weight_decay": 1e6}, clip=None)
-    with pytest.raises(DivergedError, match=r"(loss became|gradient is infinite|no numbers) .*update \d"):
+    with pytest.raises(DivergedError, match=r"(loss became|gradient is infinite|NaN or infinity) .*update \d"):
         wild.run()
 
 
@@ -334,7 +334,7 @@ def test_a_gradient_that_is_not_a_number_reaches_no_weight(texts: Path, clip: fl
         return value
 
     trainer.model.loss = spoiled  # type: ignore[method-assign]
-    with pytest.raises(DivergedError, match=r"gradient of embedding\.weight has .* no numbers at update 5$"):
+    with pytest.raises(DivergedError, match=r"gradient of embedding\.weight contains NaN or infinity at update 5$"):
         trainer.run()
     assert all(tensor.isfinite().all() for tensor in trainer.weights().tensors.values())
 

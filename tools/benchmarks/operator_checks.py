@@ -31,7 +31,7 @@ from selfish_rnn.optim import SNTASGD
 from selfish_rnn.optim.averaged import AveragedSGD
 from selfish_rnn.sparsifier import Sparsifier
 from selfish_rnn.system import machine
-from selfish_rnn.training.metrics import spoilt_weight
+from selfish_rnn.training.metrics import nonfinite_weight
 
 HIDDEN, WORDS, WINDOW, COLUMNS = 512, 10_000, 35, 20
 
@@ -114,7 +114,7 @@ def measured_updates(model: Any, tokens: torch.Tensor, optimizer: torch.optim.Op
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.25)
         optimizer.step()
         stepped = time.thread_time()
-        assert spoilt_weight(model, optimizer) is None
+        assert nonfinite_weight(model, optimizer) is None
         steps.append(stepped - start)
         checks.append(time.thread_time() - stepped)
     step, check = min(steps), min(checks)

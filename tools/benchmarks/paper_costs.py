@@ -10,9 +10,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from selfish_rnn.reproduce.overview import DENSE_FACTOR
 from selfish_rnn.reproduce.paper import ITEMS
 from selfish_rnn.reproduce.plan import plan
+from selfish_rnn.reproduce.results import DENSE_FACTOR
 from selfish_rnn.reproduce.scales import SCALES
 
 NETWORKS = {
@@ -37,7 +37,7 @@ DOLLARS, SPOT_DOLLARS = 0.04, 0.01
 def run_hours() -> dict[str, list[float]]:
     """Core-hours of every run, by network; a run that several items share is there once."""
     scale = SCALES["paper"]
-    runs = plan([item for item in ITEMS.values() if item.shows != "time"], scale)
+    runs = plan([item for item in ITEMS.values() if item.kind != "time"], scale)
     hours = {run.name: scale.hours[run.case.network] * (1 if run.sparse else DENSE_FACTOR) for run in runs}
     return {
         title: [hours[run.name] for run in runs if run.case.network in networks] for title, networks in NETWORKS.items()

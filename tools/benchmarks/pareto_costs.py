@@ -30,7 +30,7 @@ import torch
 from selfish_rnn import pack, quantize
 from selfish_rnn.bench import rivals
 from selfish_rnn.bench.measurements import interleaved
-from selfish_rnn.bench.options import BenchOptions
+from selfish_rnn.bench.options import read
 from selfish_rnn.bench.workloads import Workload
 from selfish_rnn.engine.int8.quantized_weight import quantized_weights
 from selfish_rnn.files import write_json
@@ -101,7 +101,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     about = {**machine(), "threads": options.threads, "torch": torch.__version__}
-    base = BenchOptions.model_validate({"hidden": [options.width], "vocabulary": options.vocabulary})
+    base = read({"hidden": [options.width], "vocabulary": options.vocabulary})
     networks = [(width, 0.0) for width in options.dense] + [(options.width, sparsity) for sparsity in options.sparsity]
     rows = []
     for width, sparsity in networks:

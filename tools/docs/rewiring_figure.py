@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from selfish_rnn import SELFISH, Sparsifier
 from selfish_rnn.optim.iterate_average import average_
 from selfish_rnn.sparsifier.weights import SparseWeight
-from selfish_rnn.topology import Topology
+from selfish_rnn.topology import ActiveWeights, Topology
 from selfish_rnn.topology.removal import remove
 
 SYMBOLS, UNITS, BACK = 12, 8, 3
@@ -72,7 +72,8 @@ def steps() -> list[Step]:
             continue
         trained = _picture("2. After an epoch of training: darker is larger", weight)
         assert by_matrix.removal is not None
-        going = remove(by_matrix.removal, trained.topology, trained.values, by_matrix.pool, sparsifier.prune_rate)
+        existing = ActiveWeights(trained.topology, trained.values)
+        going = remove(by_matrix.removal, existing, by_matrix.pool, sparsifier.prune_rate)
         sparsifier.rewire()
         grown = _picture("4. Growth: as many in every gate, at random, from zero", weight, lambda values: values == 0)
         removal = Step(

@@ -17,7 +17,7 @@ from selfish_rnn.engine import PackedWeight
 from selfish_rnn.sparsifier import SparseTraining
 from selfish_rnn.sparsifier.hooks import listeners
 from selfish_rnn.sparsifier.selection import model_layouts
-from selfish_rnn.sparsifier.weights import TrainedWeight
+from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.topology import GateLayout, Topology
 from selfish_rnn.topology.gates import WHOLE
 
@@ -104,7 +104,7 @@ class WeightMatrix:
     module: nn.Module
     weight: nn.Parameter | PackedWeight
     gates: GateLayout
-    sparse: TrainedWeight | None
+    sparse: SparseWeight | None
 
     @property
     def owner(self) -> str:
@@ -167,7 +167,7 @@ def topologies_of(model: nn.Module) -> dict[str, Topology]:
 
 
 def _layouts(
-    module: nn.Module, registered: Mapping[str, GateLayout], bound: Mapping[int, TrainedWeight]
+    module: nn.Module, registered: Mapping[str, GateLayout], bound: Mapping[int, SparseWeight]
 ) -> dict[str, GateLayout]:
     """Return the gates of the weights of a module by their name in it: registered ones, then those of bound weights."""
     layouts = dict(registered)
@@ -177,7 +177,7 @@ def _layouts(
     return layouts
 
 
-def _bound_weights(model: nn.Module) -> Iterator[TrainedWeight]:
+def _bound_weights(model: nn.Module) -> Iterator[SparseWeight]:
     """The weights of what makes the model sparse."""
     for listener in listeners(model):
         if isinstance(listener, SparseTraining):

@@ -16,7 +16,7 @@ from rich.status import Status
 from torch import Tensor
 
 from selfish_rnn import __version__
-from selfish_rnn.bench import measurements, report
+from selfish_rnn.bench import measurements, report, streams
 from selfish_rnn.bench.engines import ENGINES, KINDS, measured
 from selfish_rnn.bench.measurements import Row, completed, interleaved
 from selfish_rnn.bench.options import BenchOptions
@@ -57,7 +57,7 @@ def bench(console: Console, options: BenchOptions, command: str) -> bool:
         "selfish_rnn": __version__,
     }
     date = datetime.now().astimezone().isoformat(timespec="seconds")
-    settings = options.model_dump(mode="json")
+    settings = options.to_json()
     content: dict[str, Any] = {"command": command, "date": date, "machine": found, "settings": settings}
     kernels = found["kernels"] or "no processor (not built)"
     processor = f"{found['processor']}, {found['cores']} cores, threads: {found['threads']}"
@@ -149,7 +149,9 @@ class Benchmark:
             calls, results = self._built(kind, workload, engines)
             self._check(results)
             losses = {engine: float(loss) for engine, loss in results.items()} if kind == "step" else {}
-            found = self._time(calls)
+            # Steps of microseconds on one thread: its own time does not count that of other programs.
+            alone = kind == "stream" and torch.get_num_threads() == 1
+            found = self._time(calls, time.thread_time if alone else time.perf_counter)
         yield KINDS[kind], found, losses
 
     def _widths(self, workload: Workload) -> Iterator[Row]:
@@ -185,7 +187,7 @@ class Benchmark:
                 continue
             self._tell(f"building {engine}")
             try:
-                call = workload.next_word(engine) if kind == "inference" else workload.training_step(engine)
+                call = _call(kind, workload, engine)
                 results[engine] = torch.as_tensor(call()).flatten().float()
             except Exception as error:
                 if engine in ("dense", "masked") or ENGINES[engine].kernels:
@@ -194,7 +196,7 @@ class Benchmark:
                 self._leave_out(engine, f"{type(error).__name__}: {reason[:100]}")
             else:
                 calls[engine] = call
-                if kind == "inference" and engine != "dense" and ENGINES[engine].baseline_of:
+                if kind in ("inference", "stream") and engine != "dense" and ENGINES[engine].baseline_of:
                     self._kept[engine] = call
         return calls, results
 
@@ -222,14 +224,23 @@ class Benchmark:
                 found = self._time({engine: own[name] for engine, own in calls.items() if name in own})
                 yield f"{name}, {n} columns", found, {}
 
-    def _time(self, calls: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
+    def _time(
+        self, calls: Mapping[str, Callable[[], Any]], clock: Callable[[], float] = time.perf_counter
+    ) -> dict[str, Any]:
         rounds, limit = self.options.rounds, self.options.limit
-        seconds = interleaved(calls, rounds, limit, lambda done: self._tell(f"round {done + 1} of {rounds}"))
+        seconds = interleaved(calls, rounds, limit, lambda done: self._tell(f"round {done + 1} of {rounds}"), clock)
         return {engine: {"seconds": own} for engine, own in seconds.items()}
 
     def _tell(self, text: str) -> None:
         if self.status is not None:
             self.status.update(f"{self._now}: {text}")
+
+
+def _call(kind: str, workload: Workload, engine: str) -> Callable[[], Any]:
+    """Return a call that does once what a kind of measurement times."""
+    if kind == "stream":
+        return streams.step(engine, workload.options.network, workload.hidden, workload.sparsity)
+    return workload.next_word(engine) if kind == "inference" else workload.training_step(engine)
 
 
 def difference(found: Tensor, expected: Tensor) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -11,6 +12,7 @@ KINDS = {
     "operators": "products of one matrix",
     "memory": "peak memory of training",
     "width": "as many weights in a wider network",
+    "stream": "one step of one layer",
 }
 """What is measured, with what it is called."""
 
@@ -42,9 +44,16 @@ class Engine:
 
 
 def _dense_rival(
-    label: str, tolerance: float, packages: tuple[str, ...] = (), networks: tuple[str, ...] = ("lstm",)
+    label: str,
+    tolerance: float,
+    packages: tuple[str, ...] = (),
+    networks: tuple[str, ...] = ("lstm",),
+    kinds: tuple[str, ...] = ("inference",),
 ) -> Engine:
-    return Engine(label, ("inference",), ("inference",), networks, packages, tolerance)
+    return Engine(label, kinds, kinds, networks, packages, tolerance)
+
+
+_STEPS = ("inference", "stream")
 
 
 _ONNX, _OPENVINO = ("onnx", "onnxruntime"), ("onnx", "openvino")
@@ -52,8 +61,8 @@ _ONNX, _OPENVINO = ("onnx", "onnxruntime"), ("onnx", "openvino")
 ENGINES: dict[str, Engine] = {
     "dense": Engine(
         "dense torch",
-        ("step", "inference", "operators", "memory"),
-        ("step", "inference", "operators"),
+        ("step", "inference", "operators", "memory", "stream"),
+        ("step", "inference", "operators", "stream"),
         colour="#555555",
     ),
     "no-onednn": Engine("dense torch without oneDNN", ("step", "inference"), ("step", "inference")),
@@ -61,19 +70,23 @@ ENGINES: dict[str, Engine] = {
     "bfloat16": Engine("dense bfloat16", ("step", "inference"), ("inference",), tolerance=0.05),
     "float16": _dense_rival("dense float16 (quantize_dynamic)", 0.01),
     "int8": _dense_rival("dense int8 (quantize_dynamic)", 0.2),
-    "compiled": _dense_rival("dense torch.compile", 1e-3, networks=()),
-    "onnx": _dense_rival("dense ONNX Runtime", 1e-3, _ONNX),
-    "onnx-int8": _dense_rival("dense ONNX Runtime int8", 0.2, _ONNX),
+    "compiled": _dense_rival("dense torch.compile", 1e-3, networks=(), kinds=_STEPS),
+    "onnx": _dense_rival("dense ONNX Runtime", 1e-3, _ONNX, ("lstm", "gru"), _STEPS),
+    "onnx-int8": _dense_rival("dense ONNX Runtime int8", 0.2, _ONNX, ("lstm", "gru"), _STEPS),
     "openvino": _dense_rival("dense OpenVINO", 0.05, _OPENVINO),
     "openvino-int8": _dense_rival("dense OpenVINO, int8 weights", 0.2, (*_OPENVINO, "nncf")),
     "masked": Engine("masked", ("step", "memory"), colour="#d98e04", marker="s"),
     "csr": Engine("torch CSR", ("inference", "operators"), networks=("lstm",), colour="#a83279", marker="^"),
     "sparseprop": Engine("SparseProp", ("operators",), packages=("sparseprop",)),
-    "packed": Engine("packed", tuple(KINDS), kernels=True, colour="#1b6ca8"),
+    "packed": Engine("packed", ("step", "inference", "operators", "memory", "width"), kernels=True, colour="#1b6ca8"),
     "packed-call": Engine("packed, one call", ("inference",), kernels=True, colour="#5aa9d6", marker="D"),
     "packed-int8": Engine(
         "packed int8, one call", ("inference",), tolerance=0.2, kernels=True, colour="#2a9d4a", marker="v"
     ),
+    "stream-dense": Engine("dense stream", ("stream",), ("stream",), tolerance=math.inf, kernels=True),
+    "stream-dense-int8": Engine("dense int8 stream", ("stream",), ("stream",), tolerance=math.inf, kernels=True),
+    "stream": Engine("stream", ("stream",), kernels=True),
+    "stream-int8": Engine("int8 stream", ("stream",), tolerance=0.2, kernels=True),
 }
 """By the name that ``--engines`` takes. CSR and SparseProp have no recurrent layers, and outside training a masked
 network does what a dense one does."""

@@ -32,7 +32,7 @@ def measure(workload: Workload, engine: str) -> dict[str, float]:
     it built anything. Nothing is subtracted from anything.
     """
     task = {"engine": engine, "hidden": workload.hidden, "sparsity": workload.sparsity}
-    task |= {"threads": torch.get_num_threads(), "options": workload.options.model_dump(mode="json")}
+    task |= {"threads": torch.get_num_threads(), "options": workload.options.to_json()}
     command = [sys.executable, "-m", "selfish_rnn.bench.measurements", json.dumps(task)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -91,13 +91,14 @@ def interleaved(
     rounds: int,
     limit: float | None = None,
     told: Callable[[int], None] = lambda done: None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
     """Seconds of each call in every round.
 
     In every round each call has its turn, in an order that rotates from round to round. After ``limit`` seconds no new
     round starts, but there is always one. ``told`` hears the number of rounds done.
     """
-    repeats = {name: _warm_up(call) for name, call in calls.items()}
+    repeats = {name: _warm_up(call, clock) for name, call in calls.items()}
     order = list(calls)
     seconds = {name: list[float]() for name in order}
     start = time.perf_counter()
@@ -107,23 +108,23 @@ def interleaved(
         for name in order[first:] + order[:first]:
             if repeats[name] > 1:
                 calls[name]()  # with caches cold, and threads of the one before still looking for work
-            seconds[name].append(_seconds(calls[name], repeats[name]))
+            seconds[name].append(_seconds(calls[name], repeats[name], clock))
         if limit is not None and time.perf_counter() - start > limit:
             break
     return seconds
 
 
-def _warm_up(call: Callable[[], Any]) -> int:
+def _warm_up(call: Callable[[], Any], clock: Callable[[], float]) -> int:
     """How many calls make a timing long enough."""
-    *_, last = (_seconds(call, 1) for _ in range(WARM_UPS))
+    *_, last = (_seconds(call, 1, clock) for _ in range(WARM_UPS))
     return max(1, math.ceil(SHORTEST / max(last, 1e-9)))
 
 
-def _seconds(call: Callable[[], Any], repeats: int) -> float:
-    start = time.perf_counter()
+def _seconds(call: Callable[[], Any], repeats: int, clock: Callable[[], float]) -> float:
+    start = clock()
     for _ in range(repeats):
         call()
-    return (time.perf_counter() - start) / repeats
+    return (clock() - start) / repeats
 
 
 def compared(seconds: Mapping[str, list[float]], baseline: str) -> dict[str, dict[str, Any]]:

@@ -1,138 +1,216 @@
-"""The options of ``selfish-rnn bench``, defined once: the fields of a model are the flags of the command."""
+"""Options of ``selfish-rnn bench``, defined once: the fields of a class are the options of the command.
+
+It imports neither torch nor pydantic, so that --help is fast.
+"""
+
+# ruff: noqa: RUF009 (the defaults of BenchOptions are fields)
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args
 
 import typer
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from selfish_rnn.bench.engines import ENGINES
-from selfish_rnn.errors import UserError
+from selfish_rnn.errors import UserError, shown
 
-Network = Literal["lstm", "rhn", "on-lstm"]
-Kind = Literal["step", "inference", "operators", "memory", "width"]
+Network = Literal["lstm", "gru", "rhn", "on-lstm"]
+Kind = Literal["step", "inference", "operators", "memory", "width", "stream"]
 Optimizer = Literal["snt-asgd", "nt-asgd", "sgd", "momentum-sgd", "adam"]
 """Names of the optimizers of experiments, here without importing torch."""
 
 NETWORKS = {"lstm": 1500, "rhn": 830, "on-lstm": 1150}
-"""The networks, with the paper's hidden sizes."""
+"""Networks with the hidden sizes of the paper."""
+
+STREAM_HIDDEN = (24, 40, 64, 128, 256, 384, 512)
+"""Hidden sizes of streams by default: from guitar amplifiers to speech enhancement."""
+
+STREAM_SPARSITY = (0.0, 0.5, 0.67, 0.8, 0.9)
+"""Sparsities of streams by default: with 0 there is nothing to skip."""
 
 
-def _words(text: Any) -> Any:
-    return [word.strip() for word in text.split(",")] if isinstance(text, str) else text
+def _count(value: Any) -> int:
+    """Return a positive integer."""
+    try:
+        number = int(value)
+    except ValueError:
+        raise ValueError("must be an integer") from None
+    if number < 1:
+        raise ValueError("must be at least 1")
+    return number
 
 
-def _in_order_of(known: Sequence[str], given: Sequence[str], always: Sequence[str] = ()) -> tuple[str, ...]:
-    for name in given:
-        if name not in known:
-            raise ValueError(f"must be of {', '.join(known)}")
-    return tuple(name for name in known if name in given or name in always)
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise ValueError("must be a number") from None
 
 
-_SPLIT = BeforeValidator(_words)
-_KINDS = AfterValidator(partial(_in_order_of, get_args(Kind)))
-_ENGINES = AfterValidator(partial(_in_order_of, tuple(ENGINES), always=("dense",)))
-_ONCE = AfterValidator(lambda given: tuple(dict.fromkeys(given)))
-_Count = Annotated[int, Field(ge=1)]
-_Fraction = Annotated[float, Field(ge=0, lt=1)]
+def _fraction(value: Any) -> float:
+    """Return a number in [0, 1)."""
+    number = _number(value)
+    if number < 0:
+        raise ValueError("must be at least 0")
+    if not number < 1:
+        raise ValueError("must be less than 1")
+    return number
 
 
-class BenchOptions(BaseModel):
-    """What is measured, of which networks, and how.
+def _seconds(value: Any) -> float:
+    """Return a positive finite number."""
+    number = _number(value)
+    if not math.isfinite(number):
+        raise ValueError("must be finite")
+    if number <= 0:
+        raise ValueError("must be greater than 0")
+    return number
+
+
+def _choice(names: Sequence[str], value: Any) -> str:
+    if value not in names:
+        raise ValueError(f"must be {', '.join(names[:-1])} or {names[-1]}")
+    return str(value)
+
+
+def _list(parse: Callable[[Any], Any], value: Any) -> tuple[Any, ...]:
+    """Return parsed entries of a list or of a text with commas, without repetitions."""
+    entries = value.split(",") if isinstance(value, str) else value
+    return tuple(dict.fromkeys(parse(entry.strip() if isinstance(entry, str) else entry) for entry in entries))
+
+
+def _names(names: Sequence[str], always: Sequence[str], value: Any) -> tuple[str, ...]:
+    """Return the chosen names and `always`, in the order of `names`."""
+    chosen = _list(partial(_choice, names), value)
+    return tuple(name for name in names if name in chosen or name in always)
+
+
+def _option(default: Any, parse: Callable[[Any], Any], metavar: str | None, text: str, shown: str | None = None) -> Any:
+    """Return the field of an option.
+
+    Args:
+        default: Default value.
+        parse: Function from a value, or a word of the command line, to the value of the field.
+        metavar: Placeholder of the value in the help; None for a flag.
+        text: Help text.
+        shown: Default value in the help, if it differs; empty: not shown.
+    """
+    return field(default=default, metadata={"parse": parse, "metavar": metavar, "help": text, "shown": shown})
+
+
+_KINDS, _ENGINES = get_args(Kind), tuple(ENGINES)
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """Networks, measurements and engines of a benchmark. Use :func:`read` to validate values.
 
     ::
 
-        BenchOptions.model_validate({"hidden": "512,1500", "what": "step", "sparsity": "0.9"})
+        read({"hidden": "512,1500", "what": "step", "sparsity": "0.9"})
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    network: Network = Field("lstm", description="Which network.")
-    hidden: Annotated[tuple[_Count, ...], _SPLIT, _ONCE] = Field(
-        description=f"Hidden sizes (default: the paper's; {', '.join(f'{name} {n}' for name, n in NETWORKS.items())})."
+    network: Network = _option("lstm", partial(_choice, get_args(Network)), "|".join(get_args(Network)), "Network.")
+    hidden: tuple[int, ...] = _option(
+        (),
+        partial(_list, _count),
+        "N,...",
+        f"Hidden sizes (default: the paper's; {', '.join(f'{name} {size}' for name, size in NETWORKS.items())}; "
+        "24 to 512 for --what stream).",
     )
-    sparsity: Annotated[tuple[_Fraction, ...], _SPLIT, _ONCE] = Field(
-        (0.5, 0.67, 0.8, 0.9, 0.95), description="Fractions of zeros."
+    sparsity: tuple[float, ...] = _option(
+        (0.5, 0.67, 0.8, 0.9, 0.95), partial(_list, _fraction), "X,...", "Fractions of zeros."
     )
-    batch: _Count = Field(20, description="Texts trained on side by side.")
-    window: _Count = Field(35, description="Tokens of each text in a training step.")
-    vocabulary: _Count = Field(10_000, description="Words.")
-    what: Annotated[tuple[Kind, ...], _SPLIT, _KINDS] = Field(
-        ("step", "inference", "operators", "memory"), description="What to measure."
-    )
-    widths: Annotated[tuple[_Count, ...], _SPLIT, _ONCE] = Field(
+    batch: int = _option(20, _count, "N", "Batch size of training.")
+    window: int = _option(35, _count, "N", "BPTT length in tokens.")
+    vocabulary: int = _option(10_000, _count, "N", "Number of words.")
+    what: tuple[Kind, ...] = _option(
+        ("step", "inference", "operators", "memory"), partial(_names, _KINDS, ()), "|".join(_KINDS) + ",...",
+        "Measurements.",
+    )  # fmt: skip
+    widths: tuple[int, ...] = _option(
         (1500, 2048, 4096, 8192, 16384, 32768),
-        description="For width: hidden sizes with the number of weights that --hidden has at each --sparsity.",
+        partial(_list, _count),
+        "N,...",
+        "With --what width: hidden sizes, with the number of weights of --hidden at each --sparsity.",
     )
-    engines: Annotated[tuple[str, ...], _SPLIT, _ENGINES] = Field(
-        tuple(ENGINES), description="What to compare; dense always takes part."
+    engines: tuple[str, ...] = _option(
+        _ENGINES, partial(_names, _ENGINES, ("dense",)), "NAME,...",
+        "Engines to compare (default: all; dense is always included).", "",
+    )  # fmt: skip
+    rounds: int = _option(5, _count, "N", "Number of measurement rounds; engines take turns in each.")
+    limit: float | None = _option(
+        None, _seconds, "SECONDS", "Time after which a row gets no more rounds (default: no limit)."
     )
-    rounds: _Count = Field(5, description="How often everything is measured, in turns.")
-    limit: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        None, description="Seconds after which a row gets no more rounds (default: no limit)."
+    threads: int | None = _option(None, _count, "N", "Number of threads (default: that of torch).")
+    optimizer: Optimizer = _option(
+        "sgd", partial(_choice, get_args(Optimizer)), "|".join(get_args(Optimizer)), "Optimizer of training steps."
     )
-    threads: _Count | None = Field(None, description="Threads (default: as many as torch takes).")
-    optimizer: Optimizer = Field("sgd", description="Optimizer of the training steps.")
-    keep_memory: bool = Field(False, description="Keep freed memory, as train does.")
-    out: Path = Field(Path("bench"), description="Folder for bench.json and bench.png.")
+    keep_memory: bool = _option(False, bool, None, "Keep freed memory, like train.")
+    out: Path = _option(Path("bench"), Path, "DIR", "Folder of bench.json and bench.png.")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _size_of_the_paper(cls, given: Mapping[str, Any]) -> dict[str, Any]:
-        network = given.get("network", cls.model_fields["network"].default)
-        # An unknown network has an error of its own.
-        return {"hidden": (NETWORKS.get(network, 1),), **given}
+    def to_json(self) -> dict[str, Any]:
+        """Return the options as an object that :func:`read` accepts."""
+        values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {**values, "out": str(self.out)}
 
 
 def flag(name: str) -> str:
-    """``--keep-memory`` for the field ``keep_memory``."""
+    """Return the option of a field.
+
+    >>> flag("keep_memory")
+    '--keep-memory'
+    """
     return "--" + name.replace("_", "-")
 
 
-def read(given: Mapping[str, Any]) -> BenchOptions:
-    """The options given as values or as words of the command line; a wrong one is a :class:`UserError`."""
-    try:
-        return BenchOptions.model_validate(given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        reason = first["msg"].replace("Input should be", "must be")
-        raise UserError(f"{flag(str(first['loc'][0]))} {reason}, got {first['input']!r}") from None
+def read(values: Mapping[str, Any]) -> BenchOptions:
+    """Validate options, given as values or as words of the command line; None stands for the default.
+
+    Raises:
+        UserError: If an option is invalid.
+    """
+    parsers = {entry.name: entry.metadata["parse"] for entry in fields(BenchOptions)}
+    checked: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in parsers:
+            raise UserError(f"no such option: {flag(name)}")
+        if value is None:
+            continue
+        try:
+            checked[name] = parsers[name](value)
+        except ValueError as error:
+            raise UserError(f"{flag(name)} {error}, got {shown(value)}") from None
+    network, streams = checked.get("network", "lstm"), checked.get("what") == ("stream",)
+    if network == "gru" and not streams:
+        raise UserError("--network gru is for --what stream")
+    if streams:
+        checked = {"hidden": STREAM_HIDDEN, "sparsity": STREAM_SPARSITY, **checked}
+    if not checked.get("hidden"):
+        checked["hidden"] = (NETWORKS[network],)
+    return BenchOptions(**checked)
 
 
-def parse(context: typer.Context) -> BenchOptions:
-    """The options in the words that a command was called with; ``--help`` prints them all and leaves."""
-
-    def command(**words: Any) -> BenchOptions:
-        return read({name: word for name, word in words.items() if word is not None})
-
+def signature() -> inspect.Signature:
+    """Return the signature of the command: an option for every field, with its description and default in the help."""
     parameters = []
-    for name, field in BenchOptions.model_fields.items():
-        kind: Any = bool if field.annotation is bool else str | None
-        metavar = None if kind is bool else _metavar(field.annotation)
-        default = None if field.is_required() else field.default
-        if isinstance(default, tuple):
-            default = ",".join(map(str, default))
-        option = typer.Option(default, flag(name), help=field.description, metavar=metavar)
-        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind))
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command(help=context.command.help)(command)
-    options = app(context.args, prog_name=context.command_path, standalone_mode=False)
-    if not isinstance(options, BenchOptions):  # but the exit code of --help
-        raise typer.Exit
-    return options
-
-
-def _metavar(annotation: Any) -> str:
-    """``INT,...`` for a list of numbers, ``a|b`` for a choice."""
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return "|".join(arguments)
-    if origin is tuple:
-        return f"{_metavar(arguments[0])},..."
-    return _metavar(arguments[0]) if arguments else str(annotation.__name__).upper()
+    for entry in fields(BenchOptions):
+        about = entry.metadata
+        kind: Any = str | None if about["metavar"] else bool
+        default = about["shown"] if about["shown"] is not None else entry.default
+        if about["metavar"]:
+            default = ", ".join(map(str, default)) if isinstance(default, tuple) else default and str(default)
+        option = typer.Option(flag(entry.name), help=about["help"], metavar=about["metavar"])
+        parameters.append(
+            inspect.Parameter(
+                entry.name, inspect.Parameter.KEYWORD_ONLY, default=default or None if about["metavar"] else False,
+                annotation=Annotated[kind, option],
+            )
+        )  # fmt: skip
+    return inspect.Signature(parameters)

@@ -223,6 +223,7 @@ def _title(row: Row, options: BenchOptions) -> str:
         "step": f"training step (batch {options.batch}, window {options.window}, "
         f"vocabulary {options.vocabulary:,}, {options.optimizer})",
         "inference": KINDS["inference"],
+        "stream": "one step of one layer (40 inputs, state kept, called from Python)",
         "operators": f"one matrix of {4 * row['hidden']} x {row['hidden']}",
     }
     return f"{titles[row['kind']]}: time of {ENGINES[row['baseline']].label}, and how many times as fast the others are"

@@ -1,14 +1,18 @@
-"""The commands ``flops`` and ``report``."""
+"""The commands ``report``, ``flops`` and ``bench``."""
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from selfish_rnn.cli.console import output
+from selfish_rnn.bench.options import read, signature
+from selfish_rnn.cli.console import output, show_note
 from selfish_rnn.errors import UserError
 from selfish_rnn.text import counted, plain_table
 
@@ -18,45 +22,47 @@ if TYPE_CHECKING:
 
 
 def flops(
-    words: Annotated[
+    arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="PRESET|RUN|KEY=VALUE",
-            help="Presets (default: quickstart), changes to them, and folders of runs.",
+            metavar="[PRESET|RUN]... [KEY=VALUE]...",
+            help="Presets (default: quickstart) with overrides, and folders of runs.",
         ),
     ] = None,
-    paper: Annotated[bool, typer.Option("--paper", help="The paper's whole table beside ours.")] = False,
+    paper: Annotated[bool, typer.Option("--paper", help="Print all rows of the paper's table next to ours.")] = False,
 ) -> None:
     """Count the FLOPs of training and inference.
 
-    For example: selfish-rnn flops ptb-stacked-lstm method=rigl
+    Example: selfish-rnn flops ptb-stacked-lstm method=rigl
     """
     console = output()
     if paper:
-        if words:
-            raise UserError("--paper prints the paper's own table; leave out either it or the presets and runs")
+        if arguments:
+            raise UserError("--paper prints the paper's table: remove --paper, or the presets and runs")
         console.print(_paper_table())
         return
-    console.print(_table([_counted(word, _assignments(words)) for word in _sources(words)]))
+    console.print(_table([_flops_of(source, _overrides(arguments)) for source in _sources(arguments)]))
     console.print(
-        "\nTwo FLOPs for each existing weight and vector it multiplies; backward twice forward; inference on one "
-        "window of a training batch; ratios to the same network without a weight missing.",
+        "\nTwo FLOPs for each existing weight and vector it multiplies; backward takes twice as many as forward. "
+        "Inference is one window of a training batch. Ratios are relative to the dense network.",
         soft_wrap=True,
     )
 
 
-def _sources(words: list[str] | None) -> list[str]:
-    given = [word for word in words or () if not _is_assignment(word)]
-    if given and _assignments(words) and all(_is_run(word) for word in given):
-        raise UserError(f"{_assignments(words)[0]!r} changes presets, and only runs are given: a run is what it was")
-    return given or ["quickstart"]
+def _sources(arguments: list[str] | None) -> list[str]:
+    """Return presets and run folders."""
+    sources = [word for word in arguments or () if not _is_override(word)]
+    overrides = _overrides(arguments)
+    if sources and overrides and all(_is_run(source) for source in sources):
+        raise UserError(f"{overrides[0]!r} changes a preset, but only runs are named, whose settings are fixed")
+    return sources or ["quickstart"]
 
 
-def _assignments(words: list[str] | None) -> list[str]:
-    return [word for word in words or () if _is_assignment(word)]
+def _overrides(arguments: list[str] | None) -> list[str]:
+    return [word for word in arguments or () if _is_override(word)]
 
 
-def _is_assignment(word: str) -> bool:
+def _is_override(word: str) -> bool:
     return "=" in word and not Path(word).exists()
 
 
@@ -64,49 +70,47 @@ def _is_run(word: str) -> bool:
     return Path(word).is_dir()
 
 
-def _counted(word: str, assignments: list[str]) -> tuple[str, Experiment, TrainingFlops]:
+def _flops_of(source: str, overrides: list[str]) -> tuple[str, Experiment, TrainingFlops]:
     from selfish_rnn.analysis.training_flops import run_flops, settings_flops
     from selfish_rnn.experiment.presets import build_experiment, read_preset, with_assignments
     from selfish_rnn.runs.run import Run
 
-    if _is_run(word):
-        run = Run.open(Path(word))
-        return word, run.experiment, run_flops(run)
-    if "/" in word or Path(word).exists():
-        raise UserError(
-            f"{word} is neither the folder of a run nor a preset; presets are listed by `selfish-rnn presets`"
-        )
-    settings, _ = read_preset(word)
-    experiment = build_experiment(with_assignments(settings, assignments), f"preset {word}")
-    return word, experiment, settings_flops(experiment)
+    if _is_run(source):
+        run = Run.open(Path(source))
+        return source, run.experiment, run_flops(run)
+    if "/" in source or Path(source).exists():
+        raise UserError(f"{source} is not a run folder or a preset; `selfish-rnn presets` lists the presets")
+    settings, _ = read_preset(source)
+    experiment = build_experiment(with_assignments(settings, overrides), f"preset {source}")
+    return source, experiment, settings_flops(experiment)
 
 
-def _table(counted: list[tuple[str, Experiment, TrainingFlops]]) -> Table:
+def _table(rows: list[tuple[str, Experiment, TrainingFlops]]) -> Table:
     from selfish_rnn.analysis.training_flops import PRINTED_DENSE, printed_row
 
     numbers = ("sparsity", "training", "ratio", "paper", "inference", "ratio", "paper")
     table = plain_table(("", "method"), numbers)
     table.add_column("")
-    for name, experiment, flops in counted:
+    for name, experiment, counts in rows:
         row = printed_row(experiment)
         dense = PRINTED_DENSE[row.model] if row is not None and row.method == "dense" else (None, None)
         table.add_row(
             name,
             experiment.method.name,
             f"{experiment.sparsity:g}",
-            f"{flops.training:.3e}",
-            f"{flops.training_ratio:.3f}",
+            f"{counts.training:.3e}",
+            f"{counts.training_ratio:.3f}",
             _printed(row, "training", dense[0]),
-            f"{flops.inference:.3e}",
-            f"{flops.inference_ratio:.3f}",
+            f"{counts.inference:.3e}",
+            f"{counts.inference_ratio:.3f}",
             _printed(row, "inference", dense[1]),
-            flops.note,
+            counts.note,
         )
     return table
 
 
 def _printed(row: PrintedRow | None, column: str, absolute: float | None) -> str:
-    """What the paper prints: a ratio, or for a dense network the number itself."""
+    """Return the number of the paper: a ratio, or the absolute number of a dense network."""
     if row is None:
         return ""
     return f"{getattr(row, column):.2f}" if absolute is None else f"{absolute:.1e}"
@@ -138,16 +142,57 @@ def _paper_table() -> Table:
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, or of their small files.")],
-    out: Annotated[Path, typer.Option(help="File to write.")] = Path("report.html"),
-    title: Annotated[str | None, typer.Option(help="What stands above it (default: models and texts).")] = None,
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of runs, or folders that contain runs.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write.")] = Path("report.html"),
+    title: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Heading (default: models and texts of the runs).")
+    ] = None,
 ) -> None:
-    """Write one page about runs to send around.
+    """Write an HTML page about one or several runs.
 
-    For example: selfish-rnn report runs/* --out report.html
+    Example: selfish-rnn report runs/ --out report.html
     """
     from selfish_rnn.analysis.records import read_run
     from selfish_rnn.analysis.report import write_report
 
-    write_report([read_run(run) for run in runs], out, title=title)
-    typer.echo(f"{out}: {counted(len(runs), 'run')}, {out.stat().st_size / 1024:.0f} KiB")
+    records = [read_run(run) for run in _run_folders(runs)]
+    write_report(records, out, title=title)
+    typer.echo(f"{out}: {counted(len(records), 'run')}, {out.stat().st_size / 1024:.0f} KiB")
+
+
+def _run_folders(paths: Sequence[Path]) -> list[Path]:
+    """Return the run folders among paths and directly inside of them, each once."""
+    from selfish_rnn.runs.folder import RunFolder
+
+    folders: dict[Path, None] = {}
+    for path in paths:
+        if RunFolder(path).config.is_file() or not path.is_dir():
+            folders.setdefault(path)
+            continue
+        inside = sorted(child for child in path.iterdir() if RunFolder(child).config.is_file())
+        begun = [child for child in inside if RunFolder(child).metrics.read()]
+        if not begun and inside:
+            raise UserError(f"no run in {path} has finished an epoch yet")
+        if not inside:
+            raise UserError(f"{path} is not the folder of a run and contains none: it has no config.yaml")
+        folders.update(dict.fromkeys(begun))
+        if skipped := [child.name for child in inside if child not in begun]:
+            show_note(f"skipped runs without a finished epoch: {', '.join(skipped)}")
+    return list(folders)
+
+
+def bench(**options: Any) -> None:
+    """Measure speed and memory of the engines on this machine.
+
+    Example: selfish-rnn bench --hidden 512 --what step
+    """
+    checked = read(options)  # before torch is imported
+    from selfish_rnn.bench.bench import bench as measure
+
+    if not measure(output(), checked, shlex.join(["selfish-rnn", *sys.argv[1:]])):
+        raise typer.Exit(130)
+
+
+bench.__signature__ = signature()  # type: ignore[attr-defined]

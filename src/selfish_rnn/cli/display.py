@@ -1,4 +1,4 @@
-"""What the command line shows: live progress on a terminal, a plain log elsewhere, and the outcome."""
+"""Display of training: live progress on a terminal, a plain log elsewhere, and the outcome."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from selfish_rnn.training.records import EpochRecord
 from selfish_rnn.training.trainer import Trainer
 
 NARROW = 110
-"""Columns below which the live line is shortened."""
+"""Terminal width below which the progress line is shortened."""
 
 PAGE = 100
-"""Columns that what is printed once keeps to, where it can."""
+"""Width of tables and texts."""
 
 LOG_SECONDS = 30.0
-"""How often a plain log tells of the progress inside an epoch."""
+"""Interval between progress lines of a plain log within an epoch."""
 
 
 def perplexity_text(value: float) -> str:
-    """Two decimals, and beyond a million, where a network has diverged, the order of magnitude: 1.2e+150."""
+    """Return a perplexity with two decimals, or as an order of magnitude above a million (a diverged network)."""
     return f"{value:.2f}" if value < 1e6 else f"{value:.1e}"
 
 
@@ -62,7 +62,7 @@ def epoch_line(
 
 
 def step_text(report: StepReport, narrow: bool = False) -> str:
-    """Where training stands; on a narrow terminal in shorter words."""
+    """Return the progress within an epoch, shortened for a narrow terminal."""
     word = "ppl" if narrow else "perplexity"
     return (
         f"{report.tokens_per_second:,.0f} tokens/s  loss {report.loss:.3f}  "
@@ -71,7 +71,7 @@ def step_text(report: StepReport, narrow: bool = False) -> str:
 
 
 class PlainLog(Listener):
-    """A listener that prints a line per epoch and, in long epochs, one every half minute."""
+    """Listener that prints a line per epoch, and one every half minute in long epochs."""
 
     def __init__(self, console: Console, folder: Path) -> None:
         self.console = console
@@ -119,7 +119,7 @@ class PlainLog(Listener):
 
 
 class LiveProgress(PlainLog):
-    """The same with a bar that moves."""
+    """Plain log with a progress bar."""
 
     def __init__(self, console: Console, folder: Path) -> None:
         super().__init__(console, folder)
@@ -145,9 +145,9 @@ class LiveProgress(PlainLog):
 
 
 def show_start(console: Console, trainer: Trainer, folder: Path) -> None:
-    """What is about to be trained, or has been."""
+    """Print model, corpus, method and folder of a run."""
     if trainer.state.finished:
-        say(console, f"The run in {folder} is finished; this is what it came to.")
+        say(console, f"The run in {folder} is finished; this is its outcome.")
     experiment, sparsifier, corpus = trainer.experiment, trainer.sparsifier, trainer.corpus
     console.print(f"[bold]{experiment.model.name}[/] on [bold]{escape(corpus.name)}[/]", highlight=False)
     say(
@@ -162,14 +162,14 @@ def show_start(console: Console, trainer: Trainer, folder: Path) -> None:
 
 
 def _method_text(experiment: Experiment) -> str:
-    """The name of the method, and which of its parts were replaced."""
-    own, given = experiment.method.base, experiment.method.build().part_names()
-    replaced = [f"{part}={given[part]}" for part, name in own.part_names().items() if given[part] != name]
-    return f"{own.name} with {', '.join(replaced)}" if replaced else own.name
+    """Return the name of the method with its replaced parts."""
+    method, parts = experiment.method.base, experiment.method.build().part_names()
+    replaced = [f"{part}={parts[part]}" for part, name in method.part_names().items() if parts[part] != name]
+    return f"{method.name} with {', '.join(replaced)}" if replaced else method.name
 
 
 def show_outcome(console: Console, summary: Mapping[str, Any], folder: Path) -> None:
-    """A summary a person likes to read."""
+    """Print the outcome of a run."""
     console.print()
     table = plain_table([""], [""], show_header=False)
     table.add_column(style="dim")
@@ -181,14 +181,14 @@ def show_outcome(console: Console, summary: Mapping[str, Any], folder: Path) -> 
     for name, average in summary.get("averages", {}).items():
         best = f"valid {perplexity_text(average['valid_perplexity'])}, best at epoch {average['best_epoch']}"
         table.add_row(f"test, average {name}", perplexity_text(average["test_perplexity"]), best)
-    table.add_row("unigram perplexity", f"{unigram:.2f}", "of the test text, from word counts alone")
+    table.add_row("unigram perplexity", f"{unigram:.2f}", "of the test text, by word counts alone")
     of_weights = f"of {summary['total_weights']:,} (sparsity {100 * summary['sparsity']:.1f} %)"
     table.add_row("weights", f"{summary['active_weights']:,}", of_weights)
-    of_parameters = f"of {summary['total_parameters']:,}, with what is never made sparse (biases)"
+    of_parameters = f"of {summary['total_parameters']:,}, including dense ones (biases)"
     table.add_row("parameters", f"{summary['active_parameters']:,}", of_parameters)
     table.add_row("time", duration(summary["seconds"]), f"{summary['steps']:,} steps")
     if summary["peak_memory_mib"] is not None:
-        table.add_row("peak memory", f"{summary['peak_memory_mib']:,.0f} MiB", "of the process, torch included")
+        table.add_row("peak memory", f"{summary['peak_memory_mib']:,.0f} MiB", "of the process, including torch")
     console.print(table)
     console.print()
     console.print(_sparsity_table(summary["density"]))
@@ -196,26 +196,26 @@ def show_outcome(console: Console, summary: Mapping[str, Any], folder: Path) -> 
     if test > summary["vocabulary"]:
         say(
             console,
-            f"The run diverged: its perplexity is above {summary['vocabulary']:,}, that of guessing among all its "
-            "words alike. Try a smaller optimizer.lr, clip or prune_rate.",
+            f"The run diverged: its perplexity is above {summary['vocabulary']:,}, that of a uniform guess among its "
+            "words. Try a smaller optimizer.lr, clip or prune_rate.",
         )
     say(console, f"The run is in {folder}.")
 
 
 def show_next(console: Console, experiment: Experiment, folder: Path) -> None:
-    """What a person may want to do with a finished run."""
+    """Print commands to try with a finished run."""
     path, config = shlex.quote(str(folder)), shlex.quote(str(folder / "config.yaml"))
     rewires = experiment.method.build().rewires
-    other = "method=static   # without rewiring" if rewires else "method=selfish   # rewired"
+    variant = "method=static   # without rewiring" if rewires else "method=selfish   # with rewiring"
     say(console, "What to try next:")
     say(console, f"  selfish-rnn generate {path} --prompt 'the'")
     if tensorboard_installed():
         say(console, f"  tensorboard --logdir {path}")
-    say(console, f"  selfish-rnn train --config {config} {other}")
+    say(console, f"  selfish-rnn train --config {config} {variant}")
 
 
 def show_methods(console: Console, methods: Iterable[Method]) -> None:
-    """The parts of each method, what they mean, and where it comes from."""
+    """Print the parts and the reference of every method."""
     rows, width = [method_row(method) for method in methods], min(console.width, PAGE)
     table = plain_table()
     headings = ("method", "allocation", "removal", "pool", "growth", "redistribution")
@@ -227,12 +227,12 @@ def show_methods(console: Console, methods: Iterable[Method]) -> None:
         references.add_row(row["method"], escape(row["reference"]))
     console.print(table, width=width)
     dense = [row["method"] for row in rows if row["sparse backward"] == "no"]
-    own = [row["method"] for row in rows if row["own optimizer"] == "yes"]
+    averaging = [row["method"] for row in rows if row["own optimizer"] == "yes"]
     console.print(
-        "\nallocation: how the weights are divided over the matrices at the start; pool: the set within "
-        f"which weights are ranked. Only {', '.join(dense)} compute gradients of weights that do not exist. "
-        f"{', '.join(own)} comes with an optimizer of its own (SNT-ASGD), though every method works with every "
-        "optimizer. A part is replaced by name:",
+        "\nallocation: division of the weights among the matrices at the start; pool: the set within which weights are "
+        f"ranked. Only {', '.join(dense)} compute gradients of weights that do not exist. "
+        f"{', '.join(averaging)} is published with SNT-ASGD, but every method works with every optimizer. "
+        "Replace a part by its name:",
         width=width,
     )
     say(console, "  selfish-rnn train method=rigl method.growth=random\n")
@@ -240,8 +240,8 @@ def show_methods(console: Console, methods: Iterable[Method]) -> None:
 
 
 def _sparsity_table(densities: Mapping[str, Mapping[str, float]]) -> Table:
-    """Matrices as a whole and by gates."""
-    gated = [density for density in densities.values() if len(density) > 2]  # one gate is the whole matrix
+    """Return the sparsity of every matrix and of its gates."""
+    gated = [density for density in densities.values() if len(density) > 2]  # a single gate is the whole matrix
     gates = [gate for gate in dict.fromkeys(gate for density in gated for gate in density) if gate != "all"]
     table = plain_table(["matrix"], ["all", *gates], title="sparsity, %", title_justify="left")
     for matrix, density in densities.items():
@@ -251,5 +251,5 @@ def _sparsity_table(densities: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def listener_for(console: Console, folder: Path) -> PlainLog:
-    """Live progress where there is a terminal to show it, else a plain log."""
+    """Return live progress for a terminal, a plain log otherwise."""
     return LiveProgress(console, folder) if console.is_terminal else PlainLog(console, folder)

@@ -1,10 +1,11 @@
-"""Commands for a trained model: evaluate, generate, export and header."""
+"""Commands for a trained model: ``evaluate``, ``generate``, ``export`` and ``header``."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,15 +14,22 @@ from selfish_rnn.cli.training import DeviceOption
 from selfish_rnn.errors import UserError
 from selfish_rnn.text import say
 
+if TYPE_CHECKING:
+    from selfish_rnn.runs.run import Run
+
 SourceArgument = Annotated[Path, typer.Argument(metavar="RUN|FILE", help="Folder of a run, or an exported model.")]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 
 
 def evaluate(
     source: SourceArgument,
     device: DeviceOption = None,
-    corpus: Annotated[str | None, typer.Option(help="For an exported model (default: that of its run).")] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|DIR", help="Another corpus, for an exported model (default: that of its run)."),
+    ] = None,
 ) -> None:
-    """Measure the model of a run, or an exported one, on its texts."""
+    """Measure the perplexity of a run or an exported model."""
     from selfish_rnn.cli.display import perplexity_text
     from selfish_rnn.corpora import unigram_perplexity
     from selfish_rnn.runs.export import ExportedModel
@@ -34,11 +42,17 @@ def evaluate(
         model = exported.model() if device is None else exported.model(packed=False).to(device)
         measured, trained_on = evaluate_splits(model, exported.evaluation, text), exported.trained_on(text)
     else:
-        opened = Run.open(source, device)
-        text, model = opened.corpus, opened.model()
-        show_note(opened.unfinished())
-        measured, trained_on = evaluate_splits(model, opened.experiment, text), True
-    if trained_on:  # of other texts the words would be counted that the model never saw
+        run = Run.open(source, device)
+        if corpus is not None:
+            folder = shlex.quote(str(source))
+            raise UserError(
+                "--corpus is for exported models, and a run is measured on its own texts: "
+                f"`selfish-rnn export {folder} --out model.safetensors`, then evaluate this file"
+            )
+        text, model = run.corpus, run.model()
+        show_note(run.unfinished())
+        measured, trained_on = evaluate_splits(model, run.experiment, text), True
+    if trained_on:  # the unigram perplexity of other texts would count words that the model never saw
         measured["unigram_perplexity"] = unigram_perplexity(text)
     for name, value in measured.items():
         output().print(f"{name.replace('_', ' ')} {perplexity_text(value)}")
@@ -46,14 +60,18 @@ def evaluate(
 
 def generate(
     source: SourceArgument,
-    prompt: Annotated[str, typer.Option(help="Text to continue (default: a new sentence).", show_default=False)] = "",
-    tokens: Annotated[int, typer.Option(min=1, help="How many words to write.")] = 60,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0: the likeliest word; 1: as the model says.")] = 0.8,
-    top: Annotated[int, typer.Option(min=0, help="Draw only from so many of the likeliest words; 0: from all.")] = 0,
-    seed: Annotated[int | None, typer.Option(help="For the same text every time.")] = None,
+    prompt: Annotated[
+        str, typer.Option(metavar="TEXT", help="Text to continue (default: a new sentence).", show_default=False)
+    ] = "",
+    tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Number of words.")] = 60,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, metavar="T", help="0: always the likeliest word; 1: sample from the model.")
+    ] = 0.8,
+    top: Annotated[int, typer.Option(min=0, metavar="K", help="Sample from the K likeliest words; 0: from all.")] = 0,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Random seed, for reproducible text.")] = None,
     device: DeviceOption = None,
 ) -> None:
-    """Let the model of a run, or an exported one, continue a text."""
+    """Continue a text with a run or an exported model."""
     from selfish_rnn.runs.export import load_model
     from selfish_rnn.runs.run import Run
     from selfish_rnn.training.evaluation import generate as continue_text
@@ -67,36 +85,53 @@ def generate(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
-    out: Annotated[Path | None, typer.Option(help="File to write (default: the name of the run).")] = None,
-    precision: Annotated[str, typer.Option(help="float32, or int8: a third of the size, faster, for inference.")] = (
-        "float32"
-    ),
+    run: RunArgument,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write (default: RUN.safetensors).")] = None,
+    precision: Annotated[
+        Literal["float32", "int8"],
+        typer.Option(metavar="float32|int8", help="Precision of the weights; int8 is a third of the size and faster."),
+    ] = "float32",
 ) -> None:
-    """Write the best model of a run with its words to one file.
+    """Write the best model of a run to one file.
 
-    The file is for selfish_rnn.load_model and for selfish-rnn generate and evaluate.
+    The file contains the vocabulary. Load it with selfish_rnn.load_model, or use it with generate and evaluate. A name
+    that ends in .srnn gives the compiled step for C and C++ programs (see selfish-rnn header).
     """
     from selfish_rnn.runs.export import export as write
     from selfish_rnn.runs.run import Run
 
     path = out or Path(f"{run.resolve().name}.safetensors")
-    if precision not in ("float32", "int8"):
-        raise UserError(f"precision must be float32 or int8, got {precision!r}")
-    opened = Run.open(run)
-    write(opened, path, precision="int8" if precision == "int8" else "float32")
-    show_note(opened.unfinished())
+    source = Run.open(run)
+    if path.suffix == ".srnn":
+        _export_step(source, path, precision)
+    else:
+        write(source, path, precision=precision)
+    show_note(source.unfinished())
     console = output()
     say(console, f"{path}: {path.stat().st_size / 2**20:.1f} MiB")
-    say(console, f"  selfish-rnn generate {shlex.quote(str(path))} --prompt 'the'")
+    if path.suffix != ".srnn":
+        say(console, f"  selfish-rnn generate {shlex.quote(str(path))} --prompt 'the'")
+
+
+def _export_step(run: Run, path: Path, precision: Literal["float32", "int8"]) -> None:
+    """Write the compiled step of the best model of a run."""
+    from selfish_rnn.runs.export import export, load_model
+
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "model.safetensors"
+        export(run, file, precision=precision)
+        step = load_model(file).next_word()
+    if step is None:
+        raise UserError(f"{path} needs a sparse model and the packed engine's kernels")
+    step.save(path)
 
 
 def header(
-    out: Annotated[Path, typer.Option(help="File to write.")] = Path("selfish_rnn.hpp"),
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write.")] = Path("selfish_rnn.h"),
 ) -> None:
-    """Write the C++ header that runs int8 models without Python.
+    """Write the C header that runs compiled steps.
 
-    The models are those that selfish-rnn export RUN --precision int8 writes.
+    It needs no Python, and reads .srnn files.
     """
     from selfish_rnn.files import write_atomically
     from selfish_rnn.runtime.header import single_header

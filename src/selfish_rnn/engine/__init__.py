@@ -23,6 +23,7 @@ from selfish_rnn.engine.packing import pack, unpack
 from selfish_rnn.engine.parameters import is_matrix
 from selfish_rnn.engine.registry import register_packed
 from selfish_rnn.engine.saving import load_packed, save_packed
+from selfish_rnn.topology import GateLayout
 
 __all__ = [
     "AveragedModel", "PackedEmbedding", "PackedGRU", "PackedGRUCell", "PackedLSTM", "PackedLSTMCell", "PackedLinear",
@@ -32,6 +33,6 @@ __all__ = [
 ]  # fmt: skip
 
 # With these a packed or int8 model that was saved whole opens with torch.load(..., weights_only=True).
-torch.serialization.add_safe_globals([PackedWeight, QuantizedWeight])
+torch.serialization.add_safe_globals([GateLayout, PackedWeight, QuantizedWeight])
 
 del _parameters  # imported for its optimizer hook

@@ -174,26 +174,45 @@ def _field_names(structure: type[ctypes.Structure]) -> Iterator[str]:
 
 
 def panel_floats(columns: int, features: int) -> int:
-    """How many floats ``columns`` columns (tokens) of so many features take as panels."""
+    """Return the floats that ``columns`` columns (tokens) of ``features`` features take as panels."""
     return features * (_traced_panel_columns(columns) if isinstance(columns, torch.SymInt) else _panel_columns(columns))
+
+
+def step_floats(batch: int, features: int) -> int:
+    """Return the floats that ``features`` features of one step of ``batch`` sequences take in a recurrent layer."""
+    return features * (_traced_step_columns(batch) if isinstance(batch, torch.SymInt) else _step_columns(batch))
 
 
 @functools.lru_cache(maxsize=4096)
 def _panel_columns(columns: int) -> int:
-    """The columns of all panels, empty ones included. Asked for many times in every step, so answers are kept."""
+    """Return the columns of all panels, including empty ones. Cached, because every step asks many times."""
     padded: int = kernels().selfish_panel_floats(columns, 1) if columns else 0
     return padded
 
 
-def _traced_panel_columns(columns: int) -> int:
-    """The same as a formula, for sizes that ``torch.compile`` leaves open.
+@functools.lru_cache(maxsize=4096)
+def _step_columns(batch: int) -> int:
+    padded: int = kernels().selfish_step_floats(batch, 1) if batch else 0
+    return padded
 
-    It makes nothing but the shapes of a trace. Memory is always of the size that the library says.
-    """
+
+# Formulas for sizes that torch.compile leaves open. They make only the shapes of a trace: memory always has the size
+# that the library returns.
+
+
+def _traced_panel_columns(columns: int) -> int:
     widest: int = kernels().selfish_panel_width(2**20)
     count = (columns + widest - 1) // widest
     width = 1 if columns == 1 else ((columns + count - 1) // count + 7) // 8 * 8
     return width * count
+
+
+def _traced_step_columns(batch: int) -> int:
+    widest: int = kernels().selfish_panel_width(2**20)
+    count = (batch + widest - 1) // widest
+    fours = ((batch + count - 1) // count + 3) // 4
+    fours += fours % 4 // 3  # a rest of three fours is filled up to four
+    return 1 if batch == 1 else 4 * fours * count
 
 
 _scratch = threading.local()
@@ -218,7 +237,7 @@ def workspace(**sizes: int) -> dict[str, Tensor]:
 
 
 def transposed_scratch(*values: Tensor) -> Tensor:
-    """Memory for the values of any of these matrices in transposed order; one piece serves a thread's in turn."""
+    """Return memory for the values of any of these matrices in transposed order; all calls of a thread share it."""
     return _kept_memory("transposed", max(map(len, values)))
 
 

@@ -24,7 +24,7 @@ from selfish_rnn.engine.index import (
 from selfish_rnn.engine.library import address
 from selfish_rnn.engine.parameters import check_orders, mark_values, plain, read_only, save_once, set_data
 from selfish_rnn.sparsifier.optimizer_state import gather_with_fill, move_state
-from selfish_rnn.sparsifier.weights import SparseWeight, StoredWeight
+from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.system import give_back_reused_memory
 from selfish_rnn.topology import ActiveWeights, GateLayout, Rewiring, Topology
 from selfish_rnn.topology.layout import POSITIONS, VALUES, key, read_sparse, sparse_tensors, stored_keys
@@ -47,7 +47,7 @@ def packed_weights(model: nn.Module) -> dict[str, PackedWeight]:
     return {name: module for name, module in model.named_modules() if isinstance(module, PackedWeight)}
 
 
-class PackedWeight(StoredWeight):
+class PackedWeight(nn.Module, SparseWeight):
     """The existing weights of a matrix: ``values``, a parameter for any optimizer, and ``index``, where they are.
 
     ::
@@ -69,6 +69,8 @@ class PackedWeight(StoredWeight):
         gate_rows: how many rows each gate of a recurrent matrix has; one gate by default.
     """
 
+    shape: tuple[int, int]
+
     _fingerprint: tuple[int, int] | None = None
     """Of a copy, what its index was: see :meth:`__deepcopy__`."""
 
@@ -84,6 +86,7 @@ class PackedWeight(StoredWeight):
         self.shape = (int(rows), int(columns))
         self.gate_rows = (self.shape[0],) if gate_rows is None else tuple(gate_rows)
         check_matrix(*self.shape)
+        self.name, self.gates = "", GateLayout.single(self.shape[0])
         if sum(self.gate_rows) != rows or min(self.gate_rows) < 1:
             raise ValueError(f"gates of {self.gate_rows} rows do not fit a matrix of {rows} rows")
         positions = checked_positions(positions, self.shape, values)
@@ -130,11 +133,6 @@ class PackedWeight(StoredWeight):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._mark_values()
-
-    def sparse_weight(self, name: str, gates: GateLayout) -> SparseWeight:
-        from selfish_rnn.engine.packed_weight import PackedSparseWeight  # which is made of this class
-
-        return PackedSparseWeight(name, self, gates)
 
     # Forms
 
@@ -208,7 +206,6 @@ class PackedWeight(StoredWeight):
 
     @property
     def count(self) -> int:
-        """How many weights exist."""
         return len(self.values)
 
     @property
@@ -273,7 +270,7 @@ class PackedWeight(StoredWeight):
         self.values.grad = None
 
     @torch.no_grad()
-    def rewire(self, removed: Tensor, grown: Tensor, optimizers: Sequence[torch.optim.Optimizer] = ()) -> None:
+    def change_topology(self, removed: Tensor, grown: Tensor, optimizers: Sequence[Optimizer] = ()) -> None:
         """Remove the weights at some positions and grow others, at zero.
 
         Both are row-major positions, sorted; a removed one may grow again, and starts anew. What the ``optimizers``
@@ -320,6 +317,63 @@ class PackedWeight(StoredWeight):
         set_data(self.values, torch.empty(0, dtype=torch.float64))
         set_data(self.values, values)
         torch.autograd.graph.increment_version(self.values)
+
+    # Under a sparsifier
+
+    @property
+    def parameter(self) -> nn.Parameter:
+        return self.values
+
+    @property
+    def topology(self) -> Topology:
+        return Topology(self.shape, self.gates, self.sorted()[0])
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        return tensor[self.sorted()[1]]
+
+    def scatter(self, values: Tensor) -> Tensor:
+        places = self.sorted()[1]
+        return torch.empty(len(places), dtype=values.dtype).index_copy_(0, places.to(torch.int64), values.cpu())
+
+    def load_topology(self, topology: Topology) -> None:
+        change = Rewiring.between(self.topology, topology)
+        self.change_topology(change.removed_positions, change.grown)
+
+    def existing(self, score: Callable[[], Tensor] | None = None) -> ActiveWeights:
+        positions, places = self.sorted()
+        gradient = self.values.grad
+        values = self.values.detach()[places]
+        gradients = None if gradient is None else gradient[places]
+        del places
+        give_back_reused_memory()
+        return ActiveWeights(Topology(self.shape, self.gates, positions), values, gradients, score)
+
+    def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer] = ()) -> None:
+        # The index is a new one, and the collected gradient is known by the old.
+        self.drop_gradient()
+        give_back_reused_memory()  # of choosing what goes and what comes
+        self.change_topology(rewiring.removed_positions, rewiring.grown, optimizers)
+
+    def collect_gradient(self) -> None:
+        dense_gradients.start_collecting(self)
+
+    def stop_collecting(self) -> None:
+        dense_gradients.pause_collecting(self)
+
+    def drop_gradient(self) -> None:
+        dense_gradients.stop_collecting(self)
+
+    def load_gradient(self, gradient: Tensor) -> None:
+        dense_gradients.start_collecting(self)
+        dense_gradients.collect(self.index, None, gradient)
+        self.stop_collecting()
+
+    @property
+    def has_gradient(self) -> bool:
+        return dense_gradients.has_collected(self)
+
+    def collected_gradient(self) -> Tensor:
+        return dense_gradients.dense_gradient(self)
 
     # Copies and state
 
@@ -397,66 +451,3 @@ class PackedWeight(StoredWeight):
         own = {prefix + "values": values.to("cpu")[order]}
         super()._load_from_state_dict(own, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
         self._take_index(index.to(self.values.device))
-
-
-class PackedSparseWeight(SparseWeight):
-    """A matrix of which only the existing weights are stored: there is nothing to mask."""
-
-    def __init__(self, name: str, packed: PackedWeight, gates: GateLayout) -> None:
-        super().__init__(name, packed.values, packed.shape, gates)
-        self.packed = packed
-
-    @property
-    def topology(self) -> Topology:
-        return Topology(self.shape, self.gates, self.packed.sorted()[0])
-
-    @property
-    def count(self) -> int:
-        return self.packed.count
-
-    def gather(self, tensor: Tensor) -> Tensor:
-        return tensor[self.packed.sorted()[1]]
-
-    def scatter(self, values: Tensor) -> Tensor:
-        places = self.packed.sorted()[1]
-        return torch.empty(len(places), dtype=values.dtype).index_copy_(0, places.to(torch.int64), values.cpu())
-
-    def load_topology(self, topology: Topology) -> None:
-        change = Rewiring.between(self.topology, topology)
-        self.packed.rewire(change.removed_positions, change.grown)
-
-    def existing(self, score: Callable[[], Tensor] | None = None) -> ActiveWeights:
-        positions, places = self.packed.sorted()
-        gradient = self.parameter.grad
-        values = self.parameter.detach()[places]
-        gradients = None if gradient is None else gradient[places]
-        del places
-        give_back_reused_memory()
-        return ActiveWeights(Topology(self.shape, self.gates, positions), values, gradients, score)
-
-    def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
-        # The index is a new one, and what was collected is known by the old.
-        self.forget_gradient()
-        give_back_reused_memory()  # of choosing what goes and what comes
-        self.packed.rewire(rewiring.removed_positions, rewiring.grown, optimizers)
-
-    def collect_gradient(self) -> None:
-        dense_gradients.start_collecting(self.packed)
-
-    def stop_collecting(self) -> None:
-        dense_gradients.pause_collecting(self.packed)
-
-    def forget_gradient(self) -> None:
-        dense_gradients.stop_collecting(self.packed)
-
-    def take_gradient(self, gradient: Tensor) -> None:
-        dense_gradients.start_collecting(self.packed)
-        dense_gradients.collect(self.packed.index, None, gradient)
-        self.stop_collecting()
-
-    @property
-    def has_gradient(self) -> bool:
-        return dense_gradients.has_collected(self.packed)
-
-    def collected_gradient(self) -> Tensor:
-        return dense_gradients.dense_gradient(self.packed)

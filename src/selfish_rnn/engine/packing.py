@@ -15,7 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from selfish_rnn.engine import library
 from selfish_rnn.engine.int8.quantized_weight import quantized_weights
-from selfish_rnn.engine.packed_weight import PackedSparseWeight, PackedWeight
+from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.registry import counterpart, holds_packed, obstacle, original, replace_modules
 from selfish_rnn.sparsifier import Sparsifier
 from selfish_rnn.sparsifier.deferred import DeferredWeight, is_deferred, make_deferred
@@ -124,7 +124,7 @@ class _Packing:
             reason = unpackable(sparsifier.method)
             if reason is not None:
                 raise ValueError(f"{reason}: it uses the masked engine")
-            if sparsifier._optimizers:
+            if sparsifier.in_training:
                 raise RuntimeError("pack a model before its optimizer is made: packing replaces its parameters")
         self._named = makers is not None
         self._makers: Mapping[int, Maker] = makers or {
@@ -146,10 +146,11 @@ class _Packing:
         def convert(weight: SparseWeight) -> SparseWeight:
             packed = self._packed.get(id(weight.parameter))
             if packed is not None:
-                return packed.sparse_weight(weight.name, weight.gates)
+                return packed.bind(weight.name, weight.gates)
             return weight.masked(made[id(weight.parameter)]) if isinstance(weight, DeferredWeight) else weight
 
-        tell_sparsifiers(self._sparsifiers, model, convert, before)
+        for sparsifier in self._sparsifiers:
+            sparsifier.replace_weights(model, convert, before)
 
     def _shared_with_others(self, model: nn.Module) -> set[int]:
         """Weights that a module also uses that stays as it is: those of all their modules stay too."""
@@ -242,17 +243,6 @@ def sparsifiers(model: nn.Module) -> list[Sparsifier]:
     return [each for each in listeners(model) if isinstance(each, Sparsifier)]
 
 
-def tell_sparsifiers(
-    told: Sequence[Sparsifier],
-    model: nn.Module,
-    convert: Callable[[SparseWeight], SparseWeight],
-    before: nn.Module,
-) -> None:
-    """The weights of a model have another form, which ``convert`` gives; ``before`` is what it took the place of."""
-    for sparsifier in told:
-        sparsifier.replace_weights(model, [convert(weight) for weight in sparsifier.weights], before)
-
-
 def _weights(module: nn.Module) -> Iterator[tuple[str, tuple[nn.Parameter, GateLayout]]]:
     for name, gates in gate_layouts(module).items():
         parameter = module._parameters.get(name)
@@ -280,7 +270,7 @@ def unpack(model: Model) -> Model:
             'unpack(quantize(copy.deepcopy(model), arithmetic="float32")) of that model'
         )
     ruling = sparsifiers(model)
-    if any(sparsifier._optimizers for sparsifier in ruling):
+    if any(sparsifier.in_training for sparsifier in ruling):
         raise RuntimeError(
             "the model is being trained, and unpacking replaces its parameters: unpack copy.deepcopy(model), or call "
             "detach() of its sparsifier first"
@@ -288,7 +278,8 @@ def unpack(model: Model) -> Model:
     before = dict(model.named_parameters())
     unpacking = _Unpacking()
     unpacked = replace_modules(model, holds_packed, unpacking.module)
-    tell_sparsifiers(ruling, unpacked, unpacking.masked, model)
+    for sparsifier in ruling:
+        sparsifier.replace_weights(unpacked, unpacking.masked, model)
     mark_replaced(model, before, unpacked)
     return unpacked
 
@@ -301,9 +292,9 @@ class _Unpacking:
 
     def masked(self, weight: SparseWeight) -> SparseWeight:
         """The same weight of a sparsifier, stored whole."""
-        if not isinstance(weight, PackedSparseWeight):
+        if not isinstance(weight, PackedWeight):
             return weight
-        return MaskedWeight(weight.name, self._parameter(weight.packed), weight.gates, weight.topology)
+        return MaskedWeight(weight.name, self._parameter(weight), weight.gates, weight.topology)
 
     def module(self, module: nn.Module) -> nn.Module:
         """What takes the place of a packed module."""

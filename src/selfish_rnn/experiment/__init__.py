@@ -1,1 +1,1 @@
-"""Experiments: presets, and the settings a user gives on top of them."""
+"""Experiments: presets, and the settings that users change in them."""

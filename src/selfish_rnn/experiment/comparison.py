@@ -1,4 +1,4 @@
-"""What tells experiments apart, and whether two would give the same results."""
+"""Comparison of experiments: identity, and settings that would change the result."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from selfish_rnn.sparsifier.iss import ISS
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> Settings:
-    """Settings by dotted keys.
+    """Return nested settings by dotted keys.
 
     >>> flat({"epochs": 20, "model": {"name": "rhn", "depth": 4}})
     {'epochs': 20, 'model.name': 'rhn', 'model.depth': 4}
     """
-    found: Settings = {}
+    result: Settings = {}
     for key, value in settings.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
+        result |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return result
 
 
 def identity(experiment: Experiment) -> str:
-    """What tells the models of an experiment from those of others: a SHA-256 of all settings that decide a result."""
+    """Return the SHA-256 of all settings that decide a result; models of one experiment share it."""
     decisive = experiment.model_dump(mode="json", exclude=set(MAY_CHANGE), exclude_defaults=True)
     return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
 
 def changed_settings(before: Settings, now: Experiment) -> list[str]:
-    """The keys in which an experiment differs from what it was, but for those that may change.
+    """Return the keys in which an experiment differs from earlier settings, except those that may change.
 
-    Settings that an earlier version did not have are compared with their defaults.
+    Settings that an earlier version lacked are compared with their defaults.
     """
     current = now.model_dump(mode="json", exclude=set(MAY_CHANGE))
     known = {key: value for key, value in before.items() if key in current}
@@ -41,8 +41,8 @@ def changed_settings(before: Settings, now: Experiment) -> list[str]:
     return _differing(flat(complete), flat(current))
 
 
-def deciding(experiment: Experiment) -> Settings:
-    """The settings that decide the result, with a method as the parts it is made of, whatever it is called."""
+def decisive_settings(experiment: Experiment) -> Settings:
+    """Return the settings that decide the result, with a method as its parts, whatever its name."""
     settings: dict[str, Any] = experiment.model_dump(mode="json", exclude=set(MAY_CHANGE))
     method = settings["method"]
     if method.pop("name") != ISS.name:
@@ -50,9 +50,9 @@ def deciding(experiment: Experiment) -> Settings:
     return settings
 
 
-def differences(found: Experiment, expected: Experiment) -> list[str]:
-    """The keys, each with both values, in which two experiments would give different results."""
-    before, after = flat(deciding(found)), flat(deciding(expected))
+def differences(actual: Experiment, expected: Experiment) -> list[str]:
+    """Return the keys, each with both values, in which two experiments would give different results."""
+    before, after = flat(decisive_settings(actual)), flat(decisive_settings(expected))
     return [f"{key} {before.get(key)} instead of {after.get(key)}" for key in _differing(before, after)]
 
 

@@ -14,22 +14,22 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from selfish_rnn.errors import UserError, nearest, shown, unknown
+from selfish_rnn.errors import UserError, nearest, plain_reason, shown, unknown
 from selfish_rnn.experiment.optimizers import OPTIMIZERS
 from selfish_rnn.experiment.sections import names_of
 from selfish_rnn.experiment.settings import MODEL_SETTINGS, Experiment
 
 _LONGEST = 2**20
-"""Characters of a configuration file."""
+"""Upper bound of the characters of a configuration file."""
 
 _DEEPEST = 20
-"""Lists in lists, or sections in sections; settings have three."""
+"""Upper bound of the nesting of lists and sections; settings need three levels."""
 
 _MOST_REPEATED = 10_000
-"""Values that the aliases of a file stand for together."""
+"""Upper bound of the values that the aliases of a file expand to."""
 
 _MOST_BITS = 128
-"""Bits of a whole number; seeds have 64."""
+"""Upper bound of the bits of an integer; seeds have 64."""
 
 NAMED_SECTIONS = ("model", "method", "optimizer")
 """Sections whose ``name`` decides which other keys they have."""
@@ -38,11 +38,11 @@ Settings = dict[str, Any]
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as settings are written in it: every key once, and nothing deep."""
+    """YAML loader for settings: every key once, limited nesting, limited aliases."""
 
     depth = 0
     nodes = 0
-    """Nodes composed so far, those behind aliases counted at every use."""
+    """Number of nodes composed so far; nodes behind aliases count at every use."""
     repeated = 0
 
     def __init__(self, stream: Any) -> None:
@@ -53,30 +53,30 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         self.depth += 1
         if self.depth > _DEEPEST:
-            raise yaml.YAMLError(f"it is nested more than {_DEEPEST} deep")
+            raise yaml.YAMLError(f"it is nested more than {_DEEPEST} levels deep")
         before, is_alias = self.nodes, self.check_event(yaml.AliasEvent)
         node = super().compose_node(parent, index)
         if is_alias:
-            self._repeat(node)
+            self._count_alias(node)
         else:
             self.nodes += 1
             self.sizes[node] = self.nodes - before
         self.depth -= 1
         return node
 
-    def _repeat(self, node: Any) -> None:
-        """Count an alias as the nodes it stands for: aliases of aliases grow beyond any memory."""
+    def _count_alias(self, node: Any) -> None:
+        """Count an alias as the nodes it expands to: aliases of aliases grow exponentially."""
         if node not in self.sizes:
-            raise yaml.YAMLError("an alias stands for a section that contains it")
+            raise yaml.YAMLError("an alias refers to a section that contains it")
         self.nodes += self.sizes[node]
         self.repeated += self.sizes[node]
         if self.repeated > _MOST_REPEATED:
-            raise yaml.YAMLError(f"its aliases stand for more than {_MOST_REPEATED} values")
+            raise yaml.YAMLError(f"its aliases expand to more than {_MOST_REPEATED} values")
 
     def construct_yaml_int(self, node: Any) -> int:
         number: int = super().construct_yaml_int(node)
         if abs(number) >= 2**_MOST_BITS:
-            raise yaml.YAMLError(f"it has a number of more than {_MOST_BITS} bits")
+            raise yaml.YAMLError(f"it has an integer of more than {_MOST_BITS} bits")
         return number
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
@@ -84,9 +84,7 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, str) and key in keys:
-                raise yaml.YAMLError(
-                    f"the key {shown(key)} is there twice, again in line {key_node.start_mark.line + 1}"
-                )
+                raise yaml.YAMLError(f"the key {shown(key)} is repeated in line {key_node.start_mark.line + 1}")
             if isinstance(key, str):
                 keys.add(key)
         return super().construct_mapping(node, deep)
@@ -96,7 +94,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def parse(text: str) -> Any:
-    """What YAML means; whatever is wrong with it is a ``YAMLError``, also where the library raises something else."""
+    """Return the value of YAML text; every problem is a ``YAMLError``, also where the parser raises another error."""
     try:
         return yaml.load(text, Loader=_Loader)
     except (ValueError, KeyError, IndexError, AttributeError, TypeError, OverflowError, RecursionError) as error:
@@ -104,12 +102,12 @@ def parse(text: str) -> Any:
 
 
 def preset_names() -> list[str]:
-    """The presets that come with the package."""
+    """Return the names of the presets of the package."""
     return sorted(entry.name.removesuffix(".yaml") for entry in _folder().iterdir() if entry.name.endswith(".yaml"))
 
 
 def read_preset(name: str) -> tuple[Settings, str]:
-    """The settings of a preset, and what it says about itself."""
+    """Return the settings of a preset and its description."""
     known = preset_names()
     if name not in known:
         if name in Experiment.model_fields:
@@ -120,12 +118,14 @@ def read_preset(name: str) -> tuple[Settings, str]:
 
 
 def read_config(path: Path) -> Settings:
-    """The settings in a YAML file of the user's."""
+    """Return the settings in a YAML file of the user."""
     try:
         with open(path, encoding="utf-8") as file:
-            text = file.read(_LONGEST + 1)  # which ends, whatever the file is
+            text = file.read(_LONGEST + 1)  # bounded, because the file may be anything
         if len(text) > _LONGEST:
-            raise UserError(f"configuration file {path} has more than {_LONGEST} characters; it should hold settings")
+            raise UserError(
+                f"configuration file {path} has more than {_LONGEST} characters; it should contain settings"
+            )
         settings = parse(text)
     except FileNotFoundError:
         raise UserError(f"configuration file {path} does not exist") from None
@@ -135,17 +135,17 @@ def read_config(path: Path) -> Settings:
         problem = " ".join(str(error)[:500].split())
         raise UserError(f"configuration file {path} is not valid YAML: {problem}") from None
     if not isinstance(settings, dict):
-        raise UserError(f"configuration file {path} must hold keys and values, such as `epochs: 20`")
+        raise UserError(f"configuration file {path} must contain keys and values, such as `epochs: 20`")
     settings.pop("about", None)
     return settings
 
 
 def with_settings(settings: Settings, more: Settings) -> Settings:
-    """Settings with others laid over them.
+    """Return settings with others merged into them.
 
-    Another ``name`` for the method or optimizer starts that section anew, from the defaults of what it names: the
-    learning rate of one optimizer is nothing to another, unless they are as alike as SNT-ASGD and NT-ASGD. Another
-    model keeps the settings it has in common with the one before, so that a small experiment stays small.
+    A new ``name`` of the method or optimizer resets that section to the defaults of the new one, because the learning
+    rate of one optimizer does not suit another. SNT-ASGD and NT-ASGD have the same settings and keep them. A new model
+    keeps the settings that it shares with the old one, so that a small experiment stays small.
     """
     result = dict(settings)
     for key, value in more.items():
@@ -158,8 +158,8 @@ def with_settings(settings: Settings, more: Settings) -> Settings:
 
 
 def with_assignments(settings: Settings, assignments: Sequence[str]) -> Settings:
-    """Settings changed by ``key=value`` words, ``section.key=value`` inside a section."""
-    # A section's name comes first whatever the order of the words, or it would wipe out what was set before it.
+    """Return settings changed by ``key=value`` words, with ``section.key=value`` inside a section."""
+    # Apply the name of a section first: a new name resets the section.
     for word in sorted(assignments, key=lambda word: word.partition("=")[0].partition(".")[2] not in ("", "name")):
         key, equals, text = word.partition("=")
         if not equals or not key:
@@ -183,7 +183,7 @@ def assignment(key: str, value: Any) -> str:
 
 
 def build_experiment(settings: Settings, source: str) -> Experiment:
-    """Validate settings; what is wrong is an error that says where they come from."""
+    """Validate settings; an invalid setting is an error that names ``source``."""
     try:
         return Experiment.model_validate(settings)
     except ValidationError as error:
@@ -191,13 +191,13 @@ def build_experiment(settings: Settings, source: str) -> Experiment:
 
 
 def to_yaml(experiment: Experiment) -> str:
-    """A complete configuration file."""
+    """Return an experiment as a complete configuration file."""
     text: str = yaml.safe_dump(experiment.model_dump(mode="json"), sort_keys=False)
     return text
 
 
 def explained_yaml(experiment: Experiment) -> str:
-    """The same with a word on every setting that its name does not explain."""
+    """Return a complete configuration file with a comment on every described setting."""
     lines = []
     for line in to_yaml(experiment).splitlines():
         field = Experiment.model_fields.get(line.partition(":")[0])
@@ -211,7 +211,7 @@ def _folder() -> Any:
 
 
 def _merged(old: Settings, new: Settings) -> Settings:
-    """Keys of both, the new ones winning, also inside what they hold."""
+    """Merge two nested mappings; values of ``new`` win."""
     inner = {
         key: _merged(old[key], value)
         for key, value in new.items()
@@ -238,13 +238,13 @@ def _in_common(section: str, old: Settings, name: Any) -> Settings:
 
 
 def _value(text: str) -> Any:
-    """What a word on the command line means, read as YAML."""
+    """Return the value of a word on the command line, read as YAML."""
     try:
         value = parse(text) if text else None
     except yaml.YAMLError:
         value = text
     if isinstance(value, str):
-        with contextlib.suppress(ValueError):  # YAML 1.1 reads 1e-3 as text; nobody who types it means that
+        with contextlib.suppress(ValueError):  # YAML 1.1 reads 1e-3 as text
             return float(value)
     return value
 
@@ -253,23 +253,27 @@ INNER_KEYS = {
     **dict.fromkeys(("lr", "nonmono", "average_from"), "optimizer"),
     **dict.fromkeys(("hidden", "embedding", "layers", "init_range"), "model"),
 }
-"""Keys inside sections that users look for outside."""
+"""Keys inside sections that users expect at the top level."""
 
-MOST, LONGEST_KEY = 5, 80
-"""Mistakes that one message tells of, and characters of a key: nobody reads thousands."""
+MOST_MISTAKES = 5
+"""Number of mistakes in one message."""
+
+LONGEST_KEY = 80
+"""Number of characters of a key in a message."""
 
 UNNAMED = ("union_tag_not_found", "model_attributes_type")
-"""Errors of a section whose name decides which keys it has, and that has none."""
+"""Pydantic's errors for a section without the name that decides its keys."""
 
 
 def explain(error: ValidationError, settings: type[BaseModel]) -> str:
-    """What is wrong with settings, in one line: each key, what is wrong with it, and what was given."""
+    """Return all mistakes in settings as one line: key, problem and value."""
+    # One explanation per key in the words of configuration files, in place of those of pydantic.
     explanations: dict[str, str] = {}
     for detail in error.errors(include_url=False):
-        if len(explanations) == MOST:
+        if len(explanations) == MOST_MISTAKES:
             break
-        place, sections = _place(settings, detail["loc"])
-        key = ".".join(place)
+        keys, sections = _locate(settings, detail["loc"])
+        key = ".".join(keys)
         kind, names = detail["type"], [name for section in sections for name in names_of(section)]
         if kind == "extra_forbidden":
             word, known = str(detail["loc"][-1])[:LONGEST_KEY], list(sections[0].model_fields)
@@ -282,34 +286,35 @@ def explain(error: ValidationError, settings: type[BaseModel]) -> str:
         elif kind == "union_tag_invalid":
             text = f"{key}: {unknown(key, detail['input']['name'], names)}"
         elif kind in UNNAMED and names:
-            text = f"{key}: needs the name of the {key}: one of {', '.join(names)}"
+            text = f"{key}: the name of the {key} is missing: one of {', '.join(names)}"
         elif kind == "value_error":
             reason = detail["msg"].removeprefix("Value error, ")
             text = f"{key}: {reason}" if key else reason
         elif kind == "missing":
             text = f"{key} is missing"
         else:
-            expected = detail["msg"].replace("Input should be", "must be")
-            text = f"{key}: {expected}, got {shown(detail['input'])}"
-        # A value that can be of several types has an error for each; the first says enough.
+            text = f"{key}: {plain_reason(detail['msg'])}, got {shown(detail['input'])}"
+        # A value of several possible types has an error for each; the first one suffices.
         explanations.setdefault(key, text)
     more = error.error_count() - len(explanations)
-    return "; ".join(explanations.values()) + (f"; and {more} more" if more > 0 and len(explanations) == MOST else "")
+    return "; ".join(explanations.values()) + (
+        f"; and {more} more" if more > 0 and len(explanations) == MOST_MISTAKES else ""
+    )
 
 
-def _place(settings: type[BaseModel], path: tuple[int | str, ...]) -> tuple[list[str], list[type[BaseModel]]]:
-    """The part of an error's path that users know, which is keys, and the sections that can be at its end."""
-    place: list[str] = []
+def _locate(settings: type[BaseModel], path: tuple[int | str, ...]) -> tuple[list[str], list[type[BaseModel]]]:
+    """Return the user-visible keys of an error's path, and the sections that may follow them."""
+    keys: list[str] = []
     sections = [settings]
-    for word in (str(each) for each in path if not isinstance(each, int)):  # without the places in lists
-        if len(sections) > 1:  # a section that is chosen by its name, which the path has between two keys
+    for word in (str(step) for step in path if not isinstance(step, int)):  # without indices of lists
+        if len(sections) > 1:  # the name that selects a section, which pydantic's path has between two keys
             sections = [section for section in sections if word in names_of(section)]
             continue
         fields = sections[0].model_fields if sections else {}
         if word not in fields:
             break
-        place.append(word)
+        keys.append(word)
         annotation = fields[word].annotation
         options = [annotation, *typing.get_args(annotation)]
         sections = [option for option in options if inspect.isclass(option) and issubclass(option, BaseModel)]
-    return place, sections
+    return keys, sections

@@ -1,4 +1,4 @@
-"""The dense network that has as many parameters as a sparse one: the paper's small dense baseline."""
+"""The paper's small dense baseline: a dense network with as many parameters as a sparse one."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from selfish_rnn.experiment.methods import SMALL_DENSE
 from selfish_rnn.experiment.settings import Experiment, ModelSettings
 
 WIDTHS = ("embedding", "hidden", "hidden_last")
-"""The options of models that are widths of layers."""
+"""Settings of models that are widths of layers."""
 
 
 def resolve_model(experiment: Experiment, vocabulary: int) -> Experiment:
-    """The experiment as it is trained: with a smaller dense model, if that is what its method means."""
+    """Return the experiment that is trained: with a smaller dense model for the method ``small-dense``."""
     return small_dense(experiment, vocabulary) if experiment.method.name == SMALL_DENSE.name else experiment
 
 
 def small_dense(experiment: Experiment, vocabulary: int) -> Experiment:
-    """The same experiment with a dense model that has as many parameters as the sparse one would have.
+    """Return the experiment with a dense model that has as many parameters as the sparse one.
 
-    All widths of the model are scaled by one factor, n/N with N the largest of them, and n is chosen so that the number
-    of parameters is nearest to
+    All widths of the model are scaled by one factor, n/N with N the largest of them. n is chosen so that the number of
+    parameters is nearest to
 
         (1 - sparsity) · (weights that would be sparse) + (all others, biases included)
 
@@ -36,7 +36,7 @@ def small_dense(experiment: Experiment, vocabulary: int) -> Experiment:
     def count(steps: int) -> int:
         return sum(_scaled(model, steps * step / largest, step).sizes(vocabulary))
 
-    # The number of parameters never falls with the width, so the first width to reach the target is found by halving.
+    # The number of parameters never decreases with the width: find the first sufficient width by bisection.
     low, high = 1, max(largest // step, 1)
     while low < high:
         middle = (low + high) // 2
@@ -49,7 +49,7 @@ def small_dense(experiment: Experiment, vocabulary: int) -> Experiment:
 
 
 def sparse_parameters(experiment: Experiment, vocabulary: int) -> int:
-    """How many parameters the experiment's model has once it is sparse, biases and what stays dense included."""
+    """Return the number of parameters of the sparse model, including biases and dense weights."""
     sparse, others = experiment.model.sizes(vocabulary)
     return others + round((1 - experiment.sparsity) * sparse)
 
@@ -59,7 +59,7 @@ def _widths(model: ModelSettings) -> dict[str, int | tuple[int, ...]]:
 
 
 def _scaled(model: ModelSettings, factor: float, step: int) -> ModelSettings:
-    """A model with all widths scaled, each to a whole number of steps and at least one."""
+    """Scale all widths of a model, each to a positive number of whole steps."""
 
     def scale(width: int) -> int:
         return step * max(round(width * factor / step), 1)

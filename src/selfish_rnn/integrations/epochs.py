@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from selfish_rnn.engine import pack
 from selfish_rnn.optim import AveragedSGD
@@ -86,6 +87,11 @@ class SparseEpochs:
                 return
             self.sparsifier.rewirings = state["rewirings"]
         self.sparsifier.load_state_dict(state)
+
+    def register_wrapper(self, model: Any) -> None:
+        """Register the model that a framework trains, if it is a ``DistributedDataParallel``."""
+        if isinstance(model, DistributedDataParallel):
+            self.sparsifier.register_ddp(model)
 
     def begin_epoch(self, finished: int, optimizers: Iterable[Any]) -> None:
         """Rewire, if ``finished`` epochs are finished and this has not been done after the last of them."""

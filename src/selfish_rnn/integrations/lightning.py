@@ -77,6 +77,9 @@ class SelfishCallback(Callback):
                 stacklevel=2,
             )
 
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._epochs.register_wrapper(trainer.strategy.model)
+
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._epochs.begin_epoch(trainer.current_epoch, trainer.optimizers)
 

@@ -14,8 +14,8 @@ from selfish_rnn.engine import output_loss
 from selfish_rnn.engine.int8.quantized_weight import quantized_weights
 from selfish_rnn.engine.packed_weight import packed_weights
 from selfish_rnn.errors import UserError
-from selfish_rnn.runtime.next_word import NextWord
-from selfish_rnn.runtime.word_program import Place, Program
+from selfish_rnn.runtime.next_word import NextWord, word_program
+from selfish_rnn.runtime.program import Program, Token, Value
 from selfish_rnn.sparsifier.iss import UnitLayer
 from selfish_rnn.sparsifier.selection import Chosen, choose_weights
 
@@ -83,13 +83,14 @@ class LanguageModel(nn.Module, abc.ABC):
         """Return the mean negative log-probability of ``targets``."""
         return output_loss(self.decoder, output, targets)
 
-    def describe(self, program: Program) -> Place:
-        """Add the computation of one step to a program, without dropout; return the place of its scores.
+    def describe(self, program: Program, word: Token) -> Value:
+        """Add the operations from a word to the scores of the next to a program, without dropout; return the scores.
 
         A model that does not override this has no compiled step.
         """
         raise UserError(
-            f"{type(self).__name__} has no compiled step, because it does not describe one: define describe(program)"
+            f"{type(self).__name__} has no compiled step, because it does not describe one: define describe(program, "
+            "word)"
         )
 
     def next_word(self) -> NextWord | None:
@@ -100,8 +101,13 @@ class LanguageModel(nn.Module, abc.ABC):
         >>> step = model.next_word()
         >>> scores = step(word)
         """
-        compiled = packed_weights(self) or quantized_weights(self)
-        return NextWord(self.describe) if compiled and type(self).describe is not LanguageModel.describe else None
+        described = type(self).describe is not LanguageModel.describe
+        if not described or not (packed_weights(self) or quantized_weights(self)):
+            return None
+        program = word_program(self.decoder.out_features, self.describe)
+        if self.vocabulary is not None:
+            program.words = list(self.vocabulary.tokens)
+        return NextWord(program)
 
     def unit_layers(self) -> list[UnitLayer]:
         """Return the recurrent layers as units, for intrinsic sparse structures; not every model defines them."""

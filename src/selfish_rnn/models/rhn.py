@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from selfish_rnn.models.base import Dropouts, Encoded, LanguageModel, State, check_init_range, check_sizes
 from selfish_rnn.models.cells.highway import HIGHWAY_GATES, HighwayCell
 from selfish_rnn.models.regularisers import dropout_mask, embed, locked_dropout
-from selfish_rnn.runtime.word_program import NOWHERE, Place, Program
+from selfish_rnn.runtime.next_word import product
+from selfish_rnn.runtime.program import Program, Token, Value
 from selfish_rnn.sparsifier.iss import UnitLayer, UnitPart
 
 
@@ -69,15 +70,16 @@ class RecurrentHighwayNetwork(LanguageModel):
         raw = self.cell(embedded, initial, mask)
         return Encoded(locked_dropout(raw, self.dropouts.output, self.training), raw, (raw[-1],))
 
-    def describe(self, program: Program) -> Place:
-        state = program.state(self.cell.hidden)
+    def describe(self, program: Program, word: Token) -> Value:
+        x = state = program.state("state", self.cell.hidden)
         weights, biases = self.cell.recurrent_weights(), self.cell.recurrent_biases()
-        inputs = program.product(self.cell.weight_input, program.row(self.embedding.weight), self.cell.bias_input)
+        embedded = program.embedding(self.embedding.weight, word)
+        inputs = product(program, self.cell.weight_input, embedded, self.cell.bias_input)
         for level, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-            sums = program.product(weight, state, bias)
-            first, second = (sums, NOWHERE) if level else (inputs, sums)
-            program.cell("highway_cell", first, second, state)
-        return program.product(self.decoder.weight, state, self.decoder.bias)
+            sums = product(program, weight, x, bias)
+            x = program.highway_cell(sums, None if level else inputs, x)
+        program.set_state(state, x)
+        return product(program, self.decoder.weight, x, self.decoder.bias)
 
     def unit_layers(self) -> list[UnitLayer]:
         """Return one layer: a unit spans all depths, because the carry path connects its states.

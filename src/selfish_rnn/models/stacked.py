@@ -12,7 +12,8 @@ from torch.nn import functional
 from selfish_rnn.engine.modules.basic import reset_uniform
 from selfish_rnn.errors import UserError
 from selfish_rnn.models.base import Encoded, LanguageModel, State, check_init_range, check_probabilities, check_sizes
-from selfish_rnn.runtime.word_program import Place, Program
+from selfish_rnn.runtime.next_word import product, recurrent
+from selfish_rnn.runtime.program import Program, Token, Value
 from selfish_rnn.sparsifier.iss import UnitLayer, UnitPart
 
 Cell = Literal["lstm", "gru", "rnn"]
@@ -111,11 +112,11 @@ class StackedRNN(LanguageModel):
                 after.append(hidden)
         return Encoded(functional.dropout(raw, self.dropout, self.training), raw, tuple(after))
 
-    def describe(self, program: Program) -> Place:
-        x = program.row(self.embedding.weight)
-        for rnn in self._rnns():
-            x = program.recurrent(rnn, x)
-        return program.product(self.decoder.weight, x, self.decoder.bias)
+    def describe(self, program: Program, word: Token) -> Value:
+        x = program.embedding(self.embedding.weight, word)
+        for at, rnn in enumerate(self._rnns()):
+            x = recurrent(program, rnn, x, f"rnn{at}")
+        return product(program, self.decoder.weight, x, self.decoder.bias)
 
     def unit_layers(self) -> list[UnitLayer]:
         """Return one entry per recurrent layer; the next layer, or the decoder, reads it.

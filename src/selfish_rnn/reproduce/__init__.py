@@ -1,1 +1,1 @@
-"""The paper's tables, figures and claims as runs that anyone can make again, at several scales."""
+"""The paper's tables, figures and claims as lists of runs, at several scales."""

@@ -1,74 +1,86 @@
-"""Distances between the topologies of runs: measured from run folders, kept as results."""
+"""Distances between the topologies of runs, measured from run folders."""
 
 from __future__ import annotations
 
-import json
+import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from selfish_rnn.files import write_atomically
-from selfish_rnn.reproduce.case import Item
-from selfish_rnn.reproduce.plan import PlannedRun, runs_of_case
-from selfish_rnn.reproduce.results import line_by_line
-from selfish_rnn.reproduce.scales import Scale
+import torch
+
+from selfish_rnn.analysis.distance import align
+from selfish_rnn.analysis.topologies import distance_between, distance_from
+from selfish_rnn.reproduce.plan import Pair, PlannedRun
+from selfish_rnn.reproduce.results import Distances, Results
+from selfish_rnn.runs.run import Run
 from selfish_rnn.scheduling.jobs import is_finished
 
-Records = list[dict[str, float]]
-Measure = Callable[[Path, Path | None], Records | None]
-
-Pair = tuple[PlannedRun, PlannedRun | None]
+Measure = Callable[[Path, Path | None], Distances | None]
+"""Function that returns the distances between the runs in two folders, or within one."""
 
 
-def pairs_of(item: Item, scale: Scale, seeds: Sequence[int] = ()) -> list[Pair]:
-    """The runs that are compared: each with the next seed's, the last with the first; one by itself with its past."""
-    pairs: list[Pair] = []
-    for case in item.cases:
-        runs = runs_of_case(item, case, scale, seeds)
-        if item.least_seeds == 1:
-            pairs += [(run, None) for run in runs]
+def measure_missing(
+    pairs: Sequence[Pair], results: Results, folder_of: Callable[[PlannedRun], Path], measure: Measure
+) -> list[Pair]:
+    """Measure the pairs of finished runs that have no distances yet.
+
+    Args:
+        pairs: Pairs of an item.
+        results: Destination.
+        folder_of: Function from a run to its folder.
+        measure: Measurement, such as :func:`distances_over_time`.
+
+    Returns:
+        The pairs that could not be measured.
+    """
+    missing = []
+    for pair in pairs:
+        run, partner = pair
+        folders = folder_of(run), folder_of(partner) if partner else None
+        if results.distances(pair) is not None:
+            continue
+        records = measure(*folders) if all(folder is None or is_finished(folder) for folder in folders) else None
+        if records is None:
+            missing.append(pair)
         else:
-            following = [*runs[1:], *(runs[:1] if len(runs) > 2 else [])]
-            pairs += list(zip(runs, following, strict=False))
-    return pairs
+            results.save_distances(pair, records)
+    return missing
 
 
-class Distances:
-    """The distances of a scale that were measured, in ``results/SCALE/distances/``."""
+def distances_over_time(first: Path, second: Path | None, start: int) -> Distances | None:
+    """Return the distance between the topologies of two runs, or within one run, for every epoch from `start` on.
 
-    def __init__(self, root: Path, scale: str) -> None:
-        self.folder = root / scale / "distances"
+    Units of two runs are matched by their activations on the test text, unless both runs have the same start. Returns
+    None if a run has no history of topologies.
+    """
+    histories = [Run.open(folder).topologies for folder in (first, second) if folder is not None]
+    if not all(history.path.is_file() for history in histories):
+        return None
+    if second is None:
+        series = distance_from(histories[0], start)
+    else:
+        alignment = None if _same_start(first, second) else _alignment(first, second)
+        series = distance_between(histories[0], histories[1], alignment)
+    return [_record(moment.epoch, distance) for moment, distance in series if moment.epoch >= start]
 
-    def path(self, pair: Pair) -> Path:
-        run, other = pair
-        name = run.name.replace("/", "-")
-        return self.folder / (f"{name}-with-seed{other.seed}.json" if other else f"{name}.json")
 
-    def of(self, pair: Pair) -> Records | None:
-        path = self.path(pair)
-        if not path.exists():
-            return None
-        records: Records = json.loads(path.read_text())["distances"]
-        return records
+def _record(epoch: int, distance: Any) -> dict[str, float]:
+    matrices = {matrix.name: round(float(matrix.distance), 4) for matrix in distance.matrices}
+    # The paper measures input and recurrent weights of the layers, without embedding and decoder.
+    recurrent = [value for name, value in matrices.items() if "weight_" in name]
+    return {"epoch": epoch, "mean": round(statistics.fmean(recurrent or matrices.values()), 4), **matrices}
 
-    def keep(self, pair: Pair, records: Records) -> None:
-        run, other = pair
-        content = {"runs": [run.name, *([other.name] if other else [])], "distances": records}
-        write_atomically(self.path(pair), line_by_line(content).encode())
 
-    def measure(self, pairs: Sequence[Pair], folder_of: Callable[[PlannedRun], Path], measure: Measure) -> list[Pair]:
-        """Measure and keep what is not there yet; return the pairs that could not be measured.
+def _same_start(first: Path, second: Path) -> bool:
+    seeds = {Run.open(folder).experiment.start_seed for folder in (first, second)}
+    return len(seeds) == 1 and None not in seeds
 
-        Only finished runs are measured.
-        """
-        missing = []
-        for pair in pairs:
-            run, other = pair
-            folders = folder_of(run), folder_of(other) if other else None
-            if self.of(pair) is not None:
-                continue
-            records = measure(*folders) if all(folder is None or is_finished(folder) for folder in folders) else None
-            if records is None:
-                missing.append(pair)
-            else:
-                self.keep(pair, records)
-        return missing
+
+def _alignment(first: Path, second: Path) -> Any:
+    """Match the units of two runs by their activations on the test text."""
+    runs = Run.open(first), Run.open(second)
+    size = runs[0].experiment.test_batch_size
+    test = runs[0].corpus.test
+    columns = test[: len(test) // size * size].view(size, -1).t()
+    return align(runs[0].model(), runs[1].model(), torch.split(columns, runs[0].experiment.window))

@@ -1,4 +1,4 @@
-"""The runs that items need at a scale: their settings, their names, and which of them are the same run."""
+"""Plan of runs: settings, names and seeds of the runs that items need at a scale."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from selfish_rnn.experiment.optimizers import OPTIMIZERS
 from selfish_rnn.experiment.presets import Settings, build_experiment, read_preset, with_assignments
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.experiment.small_dense import resolve_model
-from selfish_rnn.reproduce.case import DENSE, METHOD_WORDS, Case, Item
-from selfish_rnn.reproduce.paper.stages import CORE
+from selfish_rnn.reproduce.case import DENSE, METHOD_OVERRIDES, Case, Item
+from selfish_rnn.reproduce.paper.comparisons import CORE
 from selfish_rnn.reproduce.scales import Scale
-from selfish_rnn.reproduce.tuning import tuned_words
+from selfish_rnn.reproduce.tuning import tuned_overrides
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A case at a scale with a seed. Its name says what is trained; two runs of one name are one run.
+    """Case at a scale with a seed. Runs with the same name are the same run.
 
     >>> PlannedRun(SMALL, Case("stacked-lstm", "rigl", changes=("prune_rate=0.5",)), 1).name
     'stacked-lstm/rigl-snt-asgd-s0.67-prune-rate-0.5-seed1'
@@ -30,16 +30,16 @@ class PlannedRun:
     seed: int
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """Preset and changes, as ``selfish-rnn train`` takes them; threads, which decide no result, left out."""
+    def arguments(self) -> tuple[str, ...]:
+        """Preset and overrides for ``selfish-rnn train``, without ``threads``, which does not affect results."""
         entries = [_average_entry(self.scale.selections[name]) for name in self.averages]
         averages = (f"averages=[{', '.join(entries)}]",) if entries else ()
-        return (*self._training_words, *averages, f"seed={self.seed}")
+        return (*self._training_arguments, *averages, f"seed={self.seed}")
 
     @cached_property
-    def _training_words(self) -> tuple[str, ...]:
-        """Preset and changes without the seed, and without averages, which do not change what is trained."""
-        return (*self._network_words(), *self.case.words(self.scale.updates))
+    def _training_arguments(self) -> tuple[str, ...]:
+        """Preset and overrides without the seed, and without averages, which do not affect training."""
+        return (*self._network_arguments(), *self.case.overrides(self.scale.updates))
 
     @cached_property
     def averages(self) -> tuple[str, ...]:
@@ -53,13 +53,13 @@ class PlannedRun:
                 self.case.optimizer,
             ):
                 usual = PlannedRun(self.scale, case, self.seed)
-                if _built(usual._training_words) == _built(self._training_words):
+                if _built(usual._training_arguments) == _built(self._training_arguments):
                     return names
         return ()
 
     @cached_property
     def trained_run(self) -> PlannedRun:
-        """The run that is made for this one: itself, or the one that keeps the average this one selects."""
+        """Run to train: this one, or the run that keeps the average this one selects."""
         if not self.case.average:
             return self
         carrier = PlannedRun(self.scale, replace(self.case, average=""), self.seed)
@@ -76,50 +76,52 @@ class PlannedRun:
 
     @cached_property
     def experiment(self) -> Experiment:
-        return _built(self.words)
+        """Settings of the run."""
+        return _built(self.arguments)
 
     @cached_property
     def name(self) -> str:
+        """Network, method, optimizer, sparsity, changed settings and seed."""
         case = self.case
         parts = [case.method, case.average or case.optimizer]
-        words = self._training_words
-        experiment = _built(words)
-        if case.method != "dense":  # a small dense network has the weights of a sparse one
+        arguments = self._training_arguments
+        experiment = _built(arguments)
+        if case.method != "dense":  # a small dense network has as many weights as a sparse one
             parts.append(f"s{experiment.sparsity:g}")
-        # A change to what the preset says anyway makes no other run; a tuning run is named by all of its settings.
-        for word in case.words(self.scale.updates):
-            free = word.startswith("rewire_every=") or word in case.changes
-            if free and (case.untuned or _built(tuple(other for other in words if other != word)) != experiment):
-                parts.append(word.replace("_", "-").replace("=", "-"))
+        # An override with the value of the preset does not make another run. A tuning run names all of its settings.
+        for override in case.overrides(self.scale.updates):
+            free = override.startswith("rewire_every=") or override in case.changes
+            if free and (case.untuned or _built(tuple(word for word in arguments if word != override)) != experiment):
+                parts.append(override.replace("_", "-").replace("=", "-"))
         return f"{case.network}/{'-'.join(parts)}-seed{self.seed}"
 
     @property
     def sparse(self) -> bool:
+        """True if the network has zeros."""
         return self.case.method not in DENSE
 
     @property
     def command(self) -> str:
-        """What a person types to make the run."""
-        return shlex.join(["selfish-rnn", "train", *self.words])
+        """Shell command that trains the run."""
+        return shlex.join(["selfish-rnn", "train", *self.arguments])
 
-    def trained(self, vocabulary: int) -> Experiment:
-        """The experiment as its run folder tells it: a small dense network with its own widths."""
+    def stored_experiment(self, vocabulary: int) -> Experiment:
+        """Return the experiment as its run folder stores it: a small dense network has its computed widths."""
         return resolve_model(self.experiment, vocabulary)
 
-    def _network_words(self) -> tuple[str, ...]:
-        """Preset and changes of the scale; those made for averaging optimizers only where there is one."""
+    def _network_arguments(self) -> tuple[str, ...]:
+        """Return preset and overrides of the scale; those for averages only with an averaging optimizer."""
         case, scale = self.case, self.scale
         preset, *changes = scale.networks[case.network]
-        if case.method == "selfish" or case.method in METHOD_WORDS:
+        if case.method == "selfish" or case.method in METHOD_OVERRIDES:
             changes += scale.selfish
-        averaging = OPTIMIZERS[case.optimizer].averages
-        if not averaging:
+        if not OPTIMIZERS[case.optimizer].averages:
             changes = [word for word in changes if not word.startswith(("optimizer.", "restart_at="))]
             if "restart_at" in _preset(preset):
                 changes.append("restart_at=[]")
         if not case.untuned:
             sparsity = case.sparsity if case.sparsity is not None else float(_preset(preset)["sparsity"])
-            changes += tuned_words(case, sparsity, scale.chosen)
+            changes += tuned_overrides(case, sparsity, scale.chosen)
         return (preset, *changes)
 
 
@@ -129,73 +131,85 @@ def _average_entry(name: str) -> str:
     >>> _average_entry("nt-20-no-restart")
     '{kind: nt, from: 20, restart: false}'
     """
-    kind, start, *rest = name.split("-", 2)
-    return f"{{kind: {kind}, from: {start}{', restart: false' if rest else ''}}}"
+    kind, start, *suffix = name.split("-", 2)
+    return f"{{kind: {kind}, from: {start}{', restart: false' if suffix else ''}}}"
 
 
 @cache
-def _built(words: tuple[str, ...]) -> Experiment:
-    """The experiment of a preset and changes, built once however many items name it; an experiment is never changed."""
-    preset, *changes = words
+def _built(arguments: tuple[str, ...]) -> Experiment:
+    """Build the experiment of a preset and overrides. Items share runs, so it is cached."""
+    preset, *changes = arguments
     return build_experiment(with_assignments(_preset(preset), changes), "a planned run")
 
 
 @cache
 def _preset(name: str) -> Settings:
-    """The settings of a preset, read once; words laid over them make copies."""
+    """Read the settings of a preset. Overrides are applied to copies."""
     return read_preset(name)[0]
 
 
 def seeds_of(item: Item, case: Case, scale: Scale, seeds: Sequence[int] = ()) -> tuple[int, ...]:
-    """The seeds of a case in an item: those asked for, else the scale's; as many as the item needs and can use."""
-    given = tuple(seeds) or item.seeds or seeds_of_scale(case, scale)
-    missing = item.least_seeds - len(given)
-    return (given + tuple(max(given) + 1 + extra for extra in range(missing)))[: item.most_seeds]
+    """Return the seeds of a case in an item: `seeds`, or the scale's, within the limits of the item."""
+    chosen = tuple(seeds) or item.seeds or seeds_of_scale(case, scale)
+    missing = item.min_seeds - len(chosen)
+    return (chosen + tuple(max(chosen) + 1 + extra for extra in range(missing)))[: item.max_seeds]
 
 
 def seeds_of_scale(case: Case, scale: Scale) -> tuple[int, ...]:
-    """Return the seeds of a case at a scale: all of them for a core comparison, otherwise its first ones."""
+    """Return the seeds of a case at a scale: all of them for a core comparison, otherwise the first ones."""
     if not scale.seeds:
         return (int(_preset(scale.networks[case.network][0])["seed"]),)
-    return scale.seeds if is_core(case, scale) else scale.seeds[: scale.fewer]
+    return scale.seeds if is_core(case, scale) else scale.seeds[: scale.fewer_seeds]
 
 
 def is_core(case: Case, scale: Scale) -> bool:
     """Return whether a case is one of the core comparisons, which have all seeds of a scale."""
-    if scale.fewer is None:
+    if scale.fewer_seeds is None:
         return True
     return PlannedRun(scale, case, 0).trained_run.name in {PlannedRun(scale, core, 0).trained_run.name for core in CORE}
 
 
 def runs_of_case(item: Item, case: Case, scale: Scale, seeds: Sequence[int] = ()) -> list[PlannedRun]:
+    """Return the runs of a case in an item, one per seed."""
     return [PlannedRun(scale, case, seed) for seed in seeds_of(item, case, scale, seeds)]
 
 
 def plan(items: Iterable[Item], scale: Scale, seeds: Sequence[int] = ()) -> list[PlannedRun]:
-    """Every run that the items need, each once, first seeds first, so that every row has a number early."""
+    """Return every run that items need, each once. First seeds come first, so that every row has a number early."""
     rounds: list[list[PlannedRun]] = []
     for item in items:
         if item.scales and scale.name not in item.scales:
             continue
         for case in item.planned_cases:
-            for number, run in enumerate(runs_of_case(item, case, scale, seeds)):
-                while len(rounds) <= number:
+            for index, run in enumerate(runs_of_case(item, case, scale, seeds)):
+                while len(rounds) <= index:
                     rounds.append([])
-                rounds[number].append(run.trained_run)
-    return list({run.name: run for group in rounds for run in group}.values())
+                rounds[index].append(run.trained_run)
+    return unique(run for group in rounds for run in group)
 
 
-@dataclass(frozen=True)
-class Selection:
-    """What a person asks for: items at a scale, some seeds, and of the runs those with a text in the name."""
+def unique(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
+    """Return runs without repetitions."""
+    return list({run.name: run for run in runs}.values())
 
-    items: Sequence[Item]
-    scale: Scale
-    seeds: tuple[int, ...] = ()
-    only: tuple[str, ...] = ()
 
-    def runs(self, timed: bool | None = None) -> list[PlannedRun]:
-        """All of them, or those that end by the clock, or those that end by themselves."""
-        items = [item for item in self.items if timed is None or (item.shows == "time") == timed]
-        planned = plan(items, self.scale, self.seeds)
-        return [run for run in planned if not self.only or any(text in run.name for text in self.only)]
+def matching(runs: Iterable[PlannedRun], texts: Sequence[str]) -> list[PlannedRun]:
+    """Return the runs with one of some texts in their names; all runs if there are no texts."""
+    return [run for run in runs if not texts or any(text in run.name for text in texts)]
+
+
+Pair = tuple[PlannedRun, PlannedRun | None]
+"""Two runs whose topologies are compared; a run without a partner is compared with its own past."""
+
+
+def pairs_of(item: Item, scale: Scale, seeds: Sequence[int] = ()) -> list[Pair]:
+    """Return the pairs of an item: each run with that of the next seed, the last with the first."""
+    pairs: list[Pair] = []
+    for case in item.cases:
+        runs = runs_of_case(item, case, scale, seeds)
+        if item.min_seeds == 1:
+            pairs += [(run, None) for run in runs]
+        else:
+            partners = [*runs[1:], *(runs[:1] if len(runs) > 2 else [])]
+            pairs += list(zip(runs, partners, strict=False))
+    return pairs

@@ -1,7 +1,7 @@
-"""Scales: how large the networks are, on how much text, and with which seeds.
+"""Scales: sizes of networks and texts, and seeds.
 
 The networks of the paper are ``stacked-lstm``, ``rhn``, ``on-lstm``, ``on-lstm-1300`` (with a second restart) and
-``awd-lstm-mos``; ``wide-lstm`` and ``narrow-lstm`` are those of the time-to-quality figure.
+``awd-lstm-mos``; ``wide-lstm`` and ``narrow-lstm`` belong to the time-to-quality figure.
 """
 
 from __future__ import annotations
@@ -15,31 +15,35 @@ from selfish_rnn.reproduce.case import Case
 from selfish_rnn.reproduce.tuning import CHOSEN, LONG, LSTM, MOS, ON_LSTM, RHN
 
 TIMED = ("rescale=true", "model.dropout=0.5", "optimizer.nonmono=2")
-"""Changes for runs that end by the clock: they have hours, not days, which is short for the paper's dropout of 0.65 and
-for its wait before averaging; 0.5 is usual for dense LSTMs of 300 to 650 units on this text."""
+"""Overrides of runs with a time limit. Hours instead of days are too short for the paper's dropout of 0.65 and for its
+wait before averaging; a dropout of 0.5 is usual for dense LSTMs of 300 to 650 units on this text."""
 
 TIMED_SECONDS = 7200.0
-"""How long they learn, at every scale but ``tiny``."""
+"""Time limit of timed runs at every scale but ``tiny``."""
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Which preset stands for each network, with changes to it.
-
-    ``updates`` are those of the stacked LSTM between two rewirings, in the paper an epoch; ``hours`` the core-hours of
-    a sparse run of each network as long as none is finished to tell; ``budget`` the seconds of a timed run, ``marks``
-    in how many equal parts of it its test perplexity is measured. Without ``seeds`` every preset keeps its own.
+    """Preset of every network with overrides, and seeds.
 
     Attributes:
-        fewer: Number of seeds of runs outside the core comparisons (none: all seeds).
+        name: Name on the command line.
+        about: Purpose and cost, in one line.
+        networks: Preset and overrides of every network.
+        updates: Updates of the stacked LSTM between two rewirings, an epoch in the paper.
+        hours: Estimated core-hours of a sparse run of every network, used while no run is finished.
+        budget: Time limit of a timed run in seconds.
+        marks: Number of equal parts of the limit after which the test perplexity is measured.
+        seeds: Seeds (empty: the seed of the preset).
+        fewer_seeds: Number of seeds of runs outside the core comparisons (None: all seeds).
         chosen: Tuned value of every grid of :data:`~selfish_rnn.reproduce.tuning.GRIDS`.
-        selfish: Words that every variant of Selfish takes.
+        selfish: Overrides of every variant of Selfish.
         averages: Additional averages that the run of a case keeps, by their names in ``selections``. Raw weights do not
-            depend on averages, so those of one run are compared without noise.
+            depend on averages, so averages of one run are compared without noise.
         selections: Name in the files of a run, such as ``nt-20-no-restart``, of every value of
             :attr:`Case.average <selfish_rnn.reproduce.case.Case.average>`.
         distances_from: First epoch whose topologies are compared.
-        superseded: Another scale took its place: its results are read and rendered, and no run is made.
+        superseded: True if another scale replaces it: results are read and rendered, and no run is trained.
     """
 
     name: str
@@ -50,7 +54,7 @@ class Scale:
     budget: float
     marks: int = 4
     seeds: tuple[int, ...] = ()
-    fewer: int | None = None
+    fewer_seeds: int | None = None
     chosen: Mapping[str, float] = field(default_factory=dict)
     selfish: tuple[str, ...] = ()
     averages: Mapping[Case, tuple[str, ...]] = field(default_factory=dict)
@@ -69,7 +73,7 @@ def _timed(preset: str, wide: int, narrow: int, *changes: str) -> dict[str, tupl
 def _pareto(widths: Mapping[int, int], epochs: tuple[int, int], *changes: str) -> dict[str, tuple[str, ...]]:
     """Return the networks of the pareto figure by their usual widths, each for two numbers of epochs.
 
-    Averages begin after a third of the epochs, and anew after 0.6 and 0.85 of them.
+    Averages begin after a third of the epochs, and restart after 0.6 and 0.85 of them.
     """
     networks = {}
     for usual, width in widths.items():
@@ -91,7 +95,7 @@ _TINY_HOURS = 0.001
 
 TINY = Scale(
     name="tiny",
-    about="seconds a run on the built-in text, to see that everything works; its numbers mean nothing",
+    about="seconds per run on the built-in text, to check that everything works; its numbers mean nothing",
     networks={
         "stacked-lstm": (
             "ptb-stacked-lstm", *_TINY_TEXT, "model.embedding=8", "model.hidden=8", "model.init_range=0.3",
@@ -138,7 +142,7 @@ SMALL_FIRST = Scale(
 )
 
 START, RESTARTS = 20, (36, 52)
-"""Epochs of scale ``small`` after which every averaging optimizer begins new averages; validation chooses among them.
+"""Epochs of scale ``small`` after which every averaging optimizer begins new averages; validation selects one.
 
 Gradual pruning makes its last cut at the end of epoch 52. Averages that begin earlier would hold weights from before
 the cuts.
@@ -163,11 +167,11 @@ _PARETO_HOURS = {
     "pareto-1500": 6.3, "pareto-1500-long": 19, "pareto-512": 3.5, "pareto-512-long": 10.6, "pareto-272": 1.6,
     "pareto-272-long": 4.7,
 }  # fmt: skip
-"""Of sparse runs; the estimate of a dense one is longer by a factor."""
+"""Core-hours of sparse runs; the estimate of a dense run is longer by a factor."""
 
 SMALL = Scale(
     name="small",
-    about="minutes of one core a run, with the paper's proportions of weights to words and of recurrent weights",
+    about="minutes of one core per run, with the paper's proportions of weights to words and of recurrent weights",
     networks={
         "stacked-lstm": ("ptb-stacked-lstm-small", *_COMMON),
         "rhn": ("ptb-rhn-small", *_COMMON),
@@ -188,7 +192,7 @@ SMALL = Scale(
     },
     budget=TIMED_SECONDS,
     seeds=(1, 2, 3, 4, 5),
-    fewer=3,
+    fewer_seeds=3,
     chosen=CHOSEN,
     averages={
         **{Case(network): tuple(_SELECTIONS) for network in (LSTM, RHN, ON_LSTM, MOS)},
@@ -200,7 +204,7 @@ SMALL = Scale(
 
 MEDIUM = Scale(
     name="medium",
-    about="an evening a run: the whole corpora, networks of 400 to 650 units, a tenth of the paper's longest schedules",
+    about="an evening per run: whole corpora, networks of 400 to 650 units, a tenth of the paper's longest schedules",
     networks={
         "stacked-lstm": (
             "ptb-stacked-lstm", "model.embedding=650", "model.hidden=650", "model.dropout=0.5", "rescale=true",
@@ -223,7 +227,7 @@ MEDIUM = Scale(
 
 PAPER = Scale(
     name="paper",
-    about="the paper's own settings, exactly: days to weeks of one core a run",
+    about="exactly the paper's settings: days to weeks of one core per run",
     networks={
         "stacked-lstm": ("ptb-stacked-lstm",),
         "rhn": ("ptb-rhn",),
@@ -241,7 +245,7 @@ SCALES: dict[str, Scale] = {scale.name: scale for scale in (TINY, SMALL, SMALL_F
 
 
 def scale_named(name: str) -> Scale:
-    """The scale of a name; another name is an error that shows the nearest."""
+    """Return the scale with a name."""
     if name not in SCALES:
         raise UserError(unknown("scale", name, SCALES))
     return SCALES[name]

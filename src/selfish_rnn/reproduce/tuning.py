@@ -1,4 +1,4 @@
-"""Tuning: the grids by which a scale chooses dropout, learning rates and starting ranges, and the rule of the choice.
+"""Tuning: grids of dropout, learning rates and starting ranges, and the rule that chooses a value.
 
 A grid is trained on one seed that no table reports, by dense and static networks alone, so that no method is favoured.
 The value with the lowest validation perplexity is chosen. If it is an end of what was trained, the grid grows until
@@ -65,16 +65,16 @@ class Grid:
     stage: str = "tuning"
     usual: float | None = None
 
-    def words(self, value: float) -> tuple[str, ...]:
-        """Return the ``key=value`` words of a candidate, none for the usual value."""
+    def overrides(self, value: float) -> tuple[str, ...]:
+        """Return the ``key=value`` overrides of a candidate, none for the usual value."""
         return () if value == self.usual else tuple(f"{key}={value:g}" for key in self.keys)
 
     def case_of(self, value: float) -> Case:
         """Return the case that trains a candidate."""
-        return replace(self.case, changes=(*self.case.changes, *self.words(value)), untuned=True)
+        return replace(self.case, changes=(*self.case.changes, *self.overrides(value)), untuned=True)
 
     def missing(self, perplexities: Mapping[float, float]) -> tuple[float, ...]:
-        """Return the candidates to train next, given the validation perplexities so far; none once it is bracketed.
+        """Return the candidates to train next, given validation perplexities; none once the best is bracketed.
 
         >>> grid = Grid("x", Case("rhn"), ("model.dropout",), (0.1, 0.2, 0.3, 0.4), (0.2, 0.3))
         >>> grid.missing({0.2: 90.0, 0.3: 80.0})
@@ -82,9 +82,9 @@ class Grid:
         """
         if absent := tuple(value for value in self.first if value not in perplexities):
             return absent
-        place = self.values.index(self.best(perplexities))
-        around = self.values[max(place - 1, 0) : place + 2]
-        return tuple(value for value in around if value not in perplexities)
+        index = self.values.index(self.best(perplexities))
+        neighbours = self.values[max(index - 1, 0) : index + 2]
+        return tuple(value for value in neighbours if value not in perplexities)
 
     def best(self, perplexities: Mapping[float, float]) -> float:
         """Return the candidate with the lowest validation perplexity, the smaller of equals."""
@@ -117,7 +117,7 @@ def _dropout_of_static(sparsity: float, first: tuple[float, ...], values: tuple[
 
 
 def _others(network: str, keys: tuple[str, ...], dense: tuple[float, ...], sparse: tuple[float, ...]) -> list[Grid]:
-    """Return the pilots of another network: one dropout for what enters and what leaves, for dense and for static."""
+    """Return the pilots of another network: one dropout for inputs and outputs, for dense and for static."""
     cases = (Case(network, "dense", "nt-asgd"), dense, "dense"), (Case(network, "static"), sparse, "sparse")
     return [
         Grid(f"{network}-{start}", case, keys, _COARSE, first, start, stage="other-networks")
@@ -126,7 +126,7 @@ def _others(network: str, keys: tuple[str, ...], dense: tuple[float, ...], spars
 
 
 LONG = "-long"
-"""End of the name of a network that is trained for more epochs, with the same choices."""
+"""Suffix of a network that is trained for more epochs, with the same choices."""
 
 
 def _pareto(case: Case, values: tuple[float, ...], first: tuple[float, ...], stage: str) -> Grid:
@@ -188,16 +188,18 @@ def start_of(case: Case) -> str:
     return "-".join(["dense", *widths])
 
 
-def tuned_words(case: Case, sparsity: float, chosen: Mapping[str, float], grids: Sequence[Grid] = GRIDS) -> list[str]:
+def tuned_overrides(
+    case: Case, sparsity: float, chosen: Mapping[str, float], grids: Sequence[Grid] = GRIDS
+) -> list[str]:
     """Return the chosen settings of a case: those of its start, and of its optimizer.
 
     A sparse start takes the choice of the nearest sparsity that has one.
 
     Args:
-        case: What is trained.
-        sparsity: Its sparsity, where the case leaves it to the preset.
+        case: Case to train.
+        sparsity: Sparsity of the preset, for a case without one.
         chosen: Value by name of the grid; grids without a value are left out.
-        grids: Where the names of the settings come from.
+        grids: Grids that name the settings.
     """
     network = case.network.removesuffix(LONG)
     grids = [grid for grid in grids if grid.name in chosen and grid.case.network == network]
@@ -208,4 +210,4 @@ def tuned_words(case: Case, sparsity: float, chosen: Mapping[str, float], grids:
             min(sparse, key=lambda grid: abs((grid.case.sparsity or sparsity) - sparsity)).start if sparse else start
         )
     suitable = [grid for grid in grids if grid.start == start or (not grid.start and grid.name == case.optimizer)]
-    return [word for grid in suitable for word in grid.words(chosen[grid.name])]
+    return [word for grid in suitable for word in grid.overrides(chosen[grid.name])]

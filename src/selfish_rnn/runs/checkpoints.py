@@ -1,7 +1,7 @@
-"""Checkpoints: any nested state as safetensors + JSON, checksummed, and never half there.
+"""Checkpoints: any nested state as safetensors and JSON, with checksums, complete or absent.
 
-A checkpoint of step N is two files. ``step-N.safetensors`` holds the tensors. ``step-N.json`` holds everything
-else, with a placeholder where a tensor was; it is written last, so a checkpoint exists exactly when its JSON does.
+A checkpoint of step N is two files. ``step-N.safetensors`` contains the tensors. ``step-N.json`` contains everything
+else, with placeholders for tensors. It is written last, so a checkpoint exists exactly when its JSON does.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ from selfish_rnn.files import (
 )
 
 FORMAT = 3
-"""Raised when a checkpoint of before cannot be continued."""
+"""Version of the format; increase it when earlier checkpoints cannot be resumed."""
 
-_KEPT = 2
+_MOST_CHECKPOINTS = 2
 
-# Marks an object that stands for something JSON lacks; a mapping with such a key itself is written as pairs.
+# Keys of objects for values that JSON lacks; a mapping that contains such a key is written as pairs.
 _TENSOR, _FLOAT, _PAIRS = "$tensor", "$float", "$pairs"
 
-# The checksum covers the very bytes of the body, and the bytes around it are fixed: no flipped bit goes unnoticed.
+# The checksum covers the bytes of the body and the bytes around it are fixed, so every flipped bit is detected.
 _BEFORE, _BETWEEN, _AFTER = b'{"sha256": "', b'", "checkpoint": ', b"}\n"
 _BODY = len(_BEFORE) + 64 + len(_BETWEEN)
 
 
 WRONG_CONTENT = (ArithmeticError, AttributeError, LookupError, RecursionError, RuntimeError, TypeError, ValueError)
-"""What is raised by whoever takes data for what it is not."""
+"""Exceptions of code that reads data of an unexpected shape or type."""
 
 
 class DamagedError(Exception):
-    """Data is not what was written."""
+    """Stored data differs from what was written."""
 
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """What :meth:`CheckpointStore.load` found: the state, its step, and newer checkpoints passed over as damaged."""
+    """Result of :meth:`CheckpointStore.load`: state, step, and newer checkpoints that were skipped as damaged."""
 
     state: dict[Any, Any]
     step: int
@@ -69,8 +69,8 @@ class CheckpointStore:
     """The newest two checkpoints of a run, in one folder with one writer.
 
     State is nested mappings, lists and tuples of tensors, numbers, strings, booleans and ``None``; mapping keys are
-    strings or integers. Everything comes back exactly, NaN and infinities included, except that tuples come back as
-    lists, mappings as dicts, and tensors on the CPU, without gradients, each with memory of its own.
+    strings or integers. Loading restores everything exactly, including NaN and infinities, with three exceptions:
+    tuples become lists, mappings become dicts, and tensors are on the CPU, without gradients or shared memory.
 
     Example::
 
@@ -84,13 +84,13 @@ class CheckpointStore:
         self._damaged: set[int] = set()
 
     def steps(self) -> list[int]:
-        """Steps of the checkpoints that were completely written, oldest first; none is opened."""
+        """Return the steps of the complete checkpoints, oldest first, without opening them."""
         return sorted(step for step, _ in self._files(r"step-(\d+)\.json"))
 
     def save(self, state: Mapping[Any, Any], step: int) -> None:
-        """Add a checkpoint; then forget all but it and the one before, and any later or damaged ones.
+        """Add a checkpoint; delete all others except the one before, and any later or damaged ones.
 
-        A checkpoint later than ``step`` belongs to a future that was given up, as when it turned out damaged.
+        A checkpoint later than ``step`` belongs to an abandoned continuation, for example a damaged one.
         """
         if step < 0:
             raise ValueError(f"step must not be negative, got {step}")
@@ -113,8 +113,8 @@ class CheckpointStore:
         try:
             write_atomically(self._json_path(step), seal(body))
         except WriteError:
-            # On a full disk tensors that belong to no checkpoint only take the space that is missing. With a JSON
-            # there they may belong to it: the failure can come after it was put in place.
+            # On a full disk, remove tensors without a checkpoint. If the JSON exists they may belong to it, because the
+            # write can fail after the file is in place.
             if not self._json_path(step).exists():
                 with suppress(OSError):
                     os.unlink(tensors_path)
@@ -124,10 +124,10 @@ class CheckpointStore:
             self._forget_old(step, tensors_path)
 
     def load(self, use: Callable[[Any], None] | None = None) -> LoadedCheckpoint:
-        """Return the newest checkpoint whose checksums hold; nothing on disk is changed.
+        """Return the newest checkpoint with valid checksums, without changing any file.
 
-        ``use`` is given its state: where that is of another shape or type than it can take, the checkpoint counts as
-        damaged. A ``UserError`` that it raises is passed on.
+        ``use`` receives its state. If it raises an error because of a wrong shape or type, the checkpoint counts as
+        damaged. A ``UserError`` from it is passed on.
         """
         damaged: list[str] = []
         for step in reversed(self.steps()):
@@ -145,7 +145,7 @@ class CheckpointStore:
                 self._damaged.add(step)
             except WRONG_CONTENT as error:
                 reason = " ".join(str(error).split())[:200]
-                damaged.append(f"{path.name} (its content is none of this run: {type(error).__name__}, {reason})")
+                damaged.append(f"{path.name} (its content does not fit this run: {type(error).__name__}, {reason})")
                 self._damaged.add(step)
             else:
                 return LoadedCheckpoint(state, step, damaged)
@@ -155,7 +155,7 @@ class CheckpointStore:
                 "of a run; start it with `selfish-rnn train`"
             )
         raise UserError(
-            f"every checkpoint in {self.folder} is damaged: {', '.join(damaged)}; restore one from a copy or start "
+            f"every checkpoint in {self.folder} is damaged: {', '.join(damaged)}; restore one from a copy, or start "
             "again with `selfish-rnn train`"
         )
 
@@ -163,7 +163,7 @@ class CheckpointStore:
         return self.folder / f"step-{step}.json"
 
     def _free_tensors_path(self, step: int) -> Path:
-        # Saving a step a second time must not touch the tensors of the first before the new JSON stands.
+        # Saving a step again must not touch the tensors of the first checkpoint before the new JSON is in place.
         path = self.folder / f"step-{step}.safetensors"
         if self._json_path(step).exists():
             numbers = itertools.count(2)
@@ -178,13 +178,13 @@ class CheckpointStore:
 
     def _forget_old(self, newest: int, newest_tensors: Path) -> None:
         earlier = [step for step in self.steps() if step < newest and step not in self._damaged]
-        kept = {newest, *earlier[-(_KEPT - 1) :]}
-        # JSON first: a kill in between leaves tensors nobody refers to, not a checkpoint without its tensors.
+        retained = {newest, *earlier[-(_MOST_CHECKPOINTS - 1) :]}
+        # JSON first: a kill in between leaves unused tensors, never a checkpoint without its tensors.
         for step, path in self._files(r"step-(\d+)\.json"):
-            if step not in kept:
+            if step not in retained:
                 os.unlink(path)
         for step, path in self._files(r"step-(\d+)(?:-\d+)?\.safetensors"):
-            if step not in kept or (step == newest and path != newest_tensors):
+            if step not in retained or (step == newest and path != newest_tensors):
                 os.unlink(path)
 
     def _read(self, path: Path, step: int) -> dict[Any, Any]:
@@ -195,7 +195,7 @@ class CheckpointStore:
                 f"format {FORMAT}; install that version to continue the run"
             )
         if body["step"] != step:
-            raise DamagedError(f"is a checkpoint of step {body['step']} under another name")
+            raise DamagedError(f"it is a checkpoint of step {body['step']} under another name")
         tensors_path = self.folder / body["tensors"]["file"]
         if not tensors_path.exists():
             raise DamagedError(f"{tensors_path.name} is missing")
@@ -206,14 +206,14 @@ class CheckpointStore:
 
 
 def encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """Return ``value`` as JSON can hold it and put its tensors into ``tensors``, named by their path."""
+    """Return ``value`` in a form for JSON, and add its tensors to ``tensors``, named by their path."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else {_FLOAT: str(value)}
     if isinstance(value, Tensor):
         name = path.removeprefix("/")
-        # Different paths can spell the same name: the key "a/b", or b inside a.
+        # Different paths can have the same name: the key "a/b", and b inside a.
         while name in tensors or name in ("", "__metadata__"):
             name += "~"
         tensors[name] = value
@@ -235,7 +235,7 @@ def encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """Undo :func:`encode`; what was a tuple is a list."""
+    """Undo :func:`encode`; tuples become lists."""
     if isinstance(value, list):
         return [decode(item, tensors) for item in value]
     if not isinstance(value, dict):
@@ -249,13 +249,13 @@ def decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def seal(body: dict[str, Any]) -> bytes:
-    """Return ``body`` as JSON beside the SHA-256 of its bytes."""
+    """Return ``body`` as JSON with the SHA-256 of its bytes."""
     content = json.dumps(body, allow_nan=False).encode()
     return _BEFORE + hashlib.sha256(content).hexdigest().encode() + _BETWEEN + content + _AFTER
 
 
 def unseal(data: bytes) -> dict[str, Any]:
-    """Return the body of what :func:`seal` made; any other bytes are a :class:`DamagedError`."""
+    """Return the body of :func:`seal`; raise :class:`DamagedError` for any other bytes."""
     content = data[_BODY : -len(_AFTER)]
     if data != _BEFORE + hashlib.sha256(content).hexdigest().encode() + _BETWEEN + content + _AFTER:
         raise DamagedError("its checksum does not match")

@@ -1,4 +1,4 @@
-"""A trained model as one file, and the model back from it."""
+"""Export of a trained model to one file, and loading of such files."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ from selfish_rnn.files import ForeignFileError, load_tensors, save_tensors
 from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.checkpoints import WRONG_CONTENT
 from selfish_rnn.runs.run import Run
-from selfish_rnn.runtime.word_program import program_text
 from selfish_rnn.training.evaluation import EvaluationSettings
 
 Precision = Literal["float32", "int8"]
 Part = TypeVar("Part", bound=Section)
 
 FORMATS: dict[str, Precision] = {"2": "float32", "int8 2": "int8"}
-"""The precision of the weights in files of each format."""
+"""Precision of the weights by format of the file."""
 
 _REMEDY = "make one with `selfish-rnn export RUN`"
 
@@ -39,9 +38,8 @@ _REMEDY = "make one with `selfish-rnn export RUN`"
 def export(run: Run, path: str | os.PathLike[str], *, precision: Precision = "float32") -> None:
     """Write the best model of a run with its vocabulary to one safetensors file.
 
-    Of a sparse matrix only the existing weights and their positions are written (``docs/format.md``). With
-    ``precision="int8"`` they are rounded as :func:`selfish_rnn.quantize` does it, and the file has the program of the
-    model, so that a runtime without Python can run it.
+    Sparse matrices are written as existing weights and positions (``docs/format.md``). With ``precision="int8"`` the
+    weights are rounded as by :func:`selfish_rnn.quantize`.
     """
     experiment, saved = run.experiment, run.folder.read_model(identity(run.experiment))
     metadata = {
@@ -55,30 +53,30 @@ def export(run: Run, path: str | os.PathLike[str], *, precision: Precision = "fl
     if precision == "int8":
         if not saved.shapes:
             raise UserError(f"{run.folder.path} has no sparse weights: int8 is for sparse models")
-        model = experiment.model.outline(len(run.vocabulary))
         saved = saved.quantized()
-        metadata["step"] = program_text(model, model.describe)
     save_tensors(path, saved.tensors, {**metadata, **saved.metadata})
 
 
 def load_model(
     path: str | os.PathLike[str], *, packed: bool | None = None, arithmetic: Precision | None = None
 ) -> LanguageModel:
-    """The model of a file that ``selfish-rnn export`` wrote, ready to call; its words are ``model.vocabulary``.
+    """Return the model of a file that ``selfish-rnn export`` wrote; its words are ``model.vocabulary``.
 
     >>> model = selfish_rnn.load_model("model.safetensors")
     >>> tokens = torch.tensor(model.vocabulary.encode("the cat")).view(-1, 1)  # time x batch
     >>> scores, state = model(tokens)
-    >>> step = model.next_word()  # word by word: step(word) gives the scores of the next in one call
+    >>> step = model.next_word()  # word by word: step(word) returns the scores of the next word in one call
 
-    With ``packed`` only the weights that exist are stored and multiplied; by default wherever the kernels were built. A
-    file with int8 weights is computed in int8 then, or with ``arithmetic="float32"`` in single precision.
+    Args:
+        path: the exported file.
+        packed: store and multiply only existing weights; by default if the kernels were built.
+        arithmetic: precision of a packed model; by default that of the file.
     """
     return ExportedModel.read(path).model(packed=packed, arithmetic=arithmetic)
 
 
 class TrainingText(Section):
-    """What a model was trained on, of its corpus; files of earlier versions do not say."""
+    """Number of training tokens of a model and checksum of its corpus; None in files of earlier versions."""
 
     tokens: Count | None = None
     sha256: str | None = None
@@ -86,7 +84,7 @@ class TrainingText(Section):
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """What a file holds that ``selfish-rnn export`` wrote."""
+    """Content of a file that ``selfish-rnn export`` wrote."""
 
     path: Path
     precision: Precision
@@ -111,12 +109,14 @@ class ExportedModel:
             raise UserError(f"{path} is not an exported model, it has no {', '.join(missing)}: {_REMEDY}")
         if metadata["format"] not in FORMATS:
             known = ", ".join(FORMATS)
-            raise UserError(f"{path} is of format {metadata['format']}, this version reads format {known}: {_REMEDY}")
+            raise UserError(f"{path} has format {metadata['format']}, this version reads format {known}: {_REMEDY}")
         try:
             settings = json.loads(metadata["model"])
             if not isinstance(settings, dict) or settings.get("name") not in list(MODEL_SETTINGS):
-                found = settings.get("name") if isinstance(settings, dict) else settings
-                raise UserError(f"{path} is of a model called {shown(found)}; known are {', '.join(MODEL_SETTINGS)}")
+                name = settings.get("name") if isinstance(settings, dict) else settings
+                raise UserError(
+                    f"{path} contains an unknown model {shown(name)}; known are {', '.join(MODEL_SETTINGS)}"
+                )
             checked = MODEL_SETTINGS[settings["name"]].model_validate(settings)
             evaluation = _part(EvaluationSettings, "evaluation", metadata)
             training = _part(TrainingText, "training", metadata)
@@ -138,12 +138,12 @@ class ExportedModel:
         )
 
     def model(self, *, packed: bool | None = None, arithmetic: Precision | None = None) -> LanguageModel:
-        """See :func:`load_model`."""
+        """Return the model; see :func:`load_model`."""
         packed = available() if packed is None else packed
         arithmetic = arithmetic or (self.precision if packed else "float32")
         if arithmetic == "int8" and (self.precision != "int8" or not packed):
             raise UserError(
-                f"{self.path} has weights in {self.precision}: int8 arithmetic takes a file made with `selfish-rnn "
+                f"{self.path} has weights in {self.precision}: int8 arithmetic needs a file made with `selfish-rnn "
                 "export RUN --precision int8`, and the kernels"
             )
         words, int8 = len(self.vocabulary), arithmetic == "int8"
@@ -153,7 +153,7 @@ class ExportedModel:
         return model.eval()
 
     def corpus(self, name: str | None = None) -> Corpus:
-        """The corpus of the run, or another, in the words of the model; it has to have them all."""
+        """Return the corpus of the run, or another one, in the words of the model; all of them must occur in it."""
         name = name or self.corpus_name
         if name is None:
             raise UserError(f"{self.path} does not say which corpus its run had: name one with --corpus")
@@ -170,7 +170,7 @@ class ExportedModel:
             ) from error
 
     def trained_on(self, corpus: Corpus) -> bool:
-        """Whether the model is known to have been trained on this corpus, of which :meth:`corpus` gave as much."""
+        """Return whether the model was certainly trained on this corpus, as :meth:`corpus` returned it."""
         return self.training.sha256 == corpus.checksum()
 
 

@@ -1,4 +1,4 @@
-"""A run's folder: what is in it and where."""
+"""Folder of a run and its files."""
 
 from __future__ import annotations
 
@@ -20,13 +20,19 @@ from selfish_rnn.runs.logs import MetricsLog
 
 
 class RunFolder:
-    """The files of one run.
+    """Files of one run.
 
-    ``config.yaml`` is the complete experiment, ``corpus.json`` tells its texts from others, ``metrics.jsonl`` has a
-    record per epoch, ``events/`` the same for TensorBoard, ``topologies.bin``
-    every topology, ``checkpoints/`` what :command:`resume` continues from,
-    ``model.safetensors`` is the best model, ``vocabulary.json`` its words, ``summary.json`` the outcome,
-    ``averages/NAME.safetensors`` the best model of each additional average.
+    Attributes:
+        config: ``config.yaml``, the complete experiment.
+        corpus: ``corpus.json``, name, sizes and checksum of the corpus.
+        vocabulary: ``vocabulary.json``, the words.
+        metrics: ``metrics.jsonl``, a record per epoch.
+        events: ``events/``, the same for TensorBoard.
+        topologies: ``topologies.bin``, the topology after every rewiring.
+        checkpoints: ``checkpoints/``, the states that ``selfish-rnn resume`` continues from.
+        model: ``model.safetensors``, the best model.
+        averages: ``averages/``, the best model of each additional average.
+        summary: ``summary.json``, the results of a finished run.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,21 +50,21 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: str, corpus: Corpus) -> RunFolder:
-        """A folder for a new run; one that holds anything already is refused."""
+        """Create the folder of a new run; it must be empty or absent."""
         folder = cls(path)
-        folder._refuse_used()
+        folder._check_unused()
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-            raise UserError(f"cannot make the run folder {path}: {reason}; give another one with --run") from error
+            raise UserError(f"cannot create the run folder {path}: {reason}; give another one with --run") from error
         with folder.locked():
-            folder._refuse_used()  # by another process, since
+            folder._check_unused()  # another process may have used it meanwhile
             write_atomically(folder.config, config.encode())
             folder.write_corpus(corpus)
         return folder
 
-    def _refuse_used(self) -> None:
+    def _check_unused(self) -> None:
         path = self.path
         if not path.exists() or (path.is_dir() and all(map(is_partial, path.iterdir()))):
             return
@@ -71,7 +77,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """The folder of a run that was started before; whoever writes in it takes its lock first."""
+        """Return the folder of an existing run; take its lock before you write to it."""
         folder = cls(path)
         if not path.exists():
             raise UserError(f"{path} does not exist")
@@ -81,11 +87,11 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only process that writes here; the system takes the lock back when the process ends, however.
+        """Hold the lock of the folder inside a block; the system releases it when the process ends.
 
-        The lock is on the folder itself, so that it is there before any file is.
+        The lock is on the folder itself, so it exists before any file.
         """
-        if os.name == "nt":  # which opens no folders
+        if os.name == "nt":  # Windows cannot open folders
             yield
             return
         descriptor = os.open(self.path, os.O_RDONLY)
@@ -104,7 +110,7 @@ class RunFolder:
         return f"selfish-rnn resume {shlex.quote(str(self.path))}"
 
     def check_resumable(self) -> None:
-        """Refuse to begin anew in the folder of a run that has results but no checkpoint."""
+        """Raise an error if the run has results but no checkpoint, because training would start over."""
         if self.summary.exists() or len(self.metrics.read()) > 1:
             raise UserError(
                 f"{self.path} has results but no checkpoint to continue from; its model can be evaluated, or start a "
@@ -113,7 +119,7 @@ class RunFolder:
 
     @classmethod
     def free_name(cls, parent: Path, name: str) -> Path:
-        """``parent/name-1``, or the first number that is not taken."""
+        """Return ``parent/name-1``, or the first number that is free."""
         paths = (parent / f"{name}-{number}" for number in itertools.count(1))
         return next(path for path in paths if not path.exists())
 
@@ -121,36 +127,35 @@ class RunFolder:
         write_json(self.summary, summary)
 
     def write_corpus(self, corpus: Corpus) -> None:
-        """Keep the words of a corpus, and what tells it from others."""
+        """Write the vocabulary of a corpus, and its name, sizes and checksum."""
         corpus.vocabulary.save(self.vocabulary)
         tokens = {split: len(getattr(corpus, split)) for split in ("train", "valid", "test")}
         write_json(self.corpus, {"name": corpus.name, "tokens": tokens, "sha256": corpus.checksum()})
 
     def corpus_checksum(self) -> str | None:
-        """What tells the corpus of the run from others, if it was written down and can be read."""
+        """Return the checksum of the run's corpus, or None if its file is missing or damaged."""
         try:
-            found = json.loads(self.corpus.read_bytes())["sha256"]
+            checksum = json.loads(self.corpus.read_bytes())["sha256"]
         except (OSError, *WRONG_CONTENT):
             return None
-        return found if isinstance(found, str) else None
+        return checksum if isinstance(checksum, str) else None
 
     def check_corpus(self, corpus: Corpus) -> None:
-        """Refuse a corpus that is not the one the run was started with."""
+        """Raise an error if a corpus is not the one the run was started with."""
         expected = self.corpus_checksum()
         if expected is None:
             raise UserError(
-                f"{self.corpus} is damaged, so that nothing tells whether the corpus {corpus.name} is still the one of "
-                "this run: restore it from a copy, or if you know that it is, remove the file and continue with "
-                f"`{self.resume_command}`"
+                f"{self.corpus} is damaged, so the corpus {corpus.name} cannot be compared with that of this run: "
+                "restore the file from a copy. If you are sure that the corpus is unchanged, remove the file and "
+                f"continue with `{self.resume_command}`"
             )
         if expected != corpus.checksum():
             raise UserError(
-                f"the corpus {corpus.name} is no longer the one that {self.corpus} tells of: restore its files, or "
-                "start a new run"
+                f"the corpus {corpus.name} differs from the one in {self.corpus}: restore its files, or start a new run"
             )
         if self.read_vocabulary() != corpus.vocabulary:
             raise UserError(
-                f"{self.vocabulary} has other words than the corpus {corpus.name}, which the run was started with: "
+                f"{self.vocabulary} has other words than the corpus {corpus.name}, with which the run was started: "
                 f"{self._vocabulary_remedy}"
             )
 
@@ -162,7 +167,7 @@ class RunFolder:
         )
 
     def read_vocabulary(self) -> Vocabulary:
-        """Return the words of the run; a missing or damaged file is an error that names the remedy."""
+        """Return the vocabulary of the run; a missing or damaged file is an error that names the remedy."""
         if not self.vocabulary.exists():
             raise UserError(f"{self.vocabulary} is missing: {self._vocabulary_remedy}")
         try:
@@ -177,7 +182,7 @@ class RunFolder:
     def read_model(self, run: str, average: str | None = None) -> SavedWeights:
         """Return the weights of the best model so far, or of an additional average.
 
-        Weights of a run with another identity, or trained with other words than ``vocabulary.json`` has, are refused.
+        A model of a run with another identity, or with other words than ``vocabulary.json``, is an error.
         """
         path = self.model if average is None else self.average(average)
         if not path.exists() and not self.metrics.read():
@@ -185,16 +190,16 @@ class RunFolder:
         tensors, metadata = load_tensors(path)
         if metadata.get("run", run) != run:
             raise UserError(
-                f"{path} is the model of another run, of other settings than {self.config} has: restore it, or "
+                f"{path} is the model of a run with other settings than {self.config}: restore it, or "
                 f"continue with `{self.resume_command}`"
             )
         self.read_model_vocabulary(metadata)
         return SavedWeights.read(tensors, metadata, str(path))
 
     def read_model_vocabulary(self, metadata: Mapping[str, str]) -> Vocabulary:
-        """Return the words of the best model; words that differ from those in its metadata are refused."""
+        """Return the vocabulary; raise an error if the model's metadata name another one."""
         vocabulary = self.read_vocabulary()
-        if metadata.get("vocabulary") not in (None, vocabulary.checksum()):  # earlier versions wrote none
+        if metadata.get("vocabulary") not in (None, vocabulary.checksum()):  # earlier versions did not write it
             raise UserError(
                 f"{self.vocabulary} has other words than {self.model} was trained with: {self._vocabulary_remedy}"
             )

@@ -128,20 +128,20 @@ def _record(line: bytes) -> EpochRecord | None:
 
 
 def tensorboard_installed() -> bool:
-    """Return whether TensorBoard events can be written; the extra ``tensorboard`` installs what they need."""
+    """Return whether TensorBoard events can be written; the extra ``tensorboard`` installs their requirements."""
     return importlib.util.find_spec("tensorboard") is not None
 
 
 class EventLog:
     """Scalars as TensorBoard events; without TensorBoard nothing is written.
 
-    The records are made with TensorBoard's own classes but written here and at once: ``SummaryWriter`` writes from
-    a thread, which on a full disk prints a traceback and, at the end of a run, loses the error; and it imports
-    TensorFlow, slow and talkative, wherever that is installed.
+    Records are built with TensorBoard's classes and written directly. ``SummaryWriter`` writes from a thread, which on
+    a full disk prints a traceback and loses the error at the end of a run. It also imports TensorFlow wherever that is
+    installed, which is slow and prints messages.
 
     Args:
-        folder: where the events go; the file is made with the first scalars.
-        resumed_at: step of the checkpoint a run continues from; TensorBoard then hides what came after it.
+        folder: folder of the events; the file is created with the first scalars.
+        resumed_at: step of the checkpoint that a run resumes from; TensorBoard hides later events of earlier files.
 
     Example::
 
@@ -157,7 +157,7 @@ class EventLog:
         """Add the value of each name at ``step``."""
         if not tensorboard_installed():
             return
-        # Imported here because only runs that train need TensorBoard's protocol buffers.
+        # Imported here because only training needs TensorBoard's protocol buffers.
         summary_module = importlib.import_module("tensorboard.compat.proto.summary_pb2")
         if self._path is None:
             self._path = self._start()
@@ -169,16 +169,16 @@ class EventLog:
         with clear_write_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             names = os.listdir(self.folder)
-        # TensorBoard reads files in the order of their names, so a resumed run's must come after all others
-        # even when it starts within the same second or the clock was set back.
-        found = (re.match(r"events\.out\.tfevents\.(\d+)\.", name) for name in names)
-        moment = max([int(time.time()), *(int(match.group(1)) + 1 for match in found if match)])
+        # TensorBoard reads files in the order of their names, so the file of a resumed run must come last, even
+        # within the same second or after the clock was set back.
+        matches = (re.match(r"events\.out\.tfevents\.(\d+)\.", name) for name in names)
+        moment = max([int(time.time()), *(int(match.group(1)) + 1 for match in matches if match)])
         path = self.folder / f"events.out.tfevents.{moment:010d}.{socket.gethostname()}.{os.getpid()}.0"
         header = _event_record(file_version="brain.Event:2")
         if self._resumed_at is not None:
             session_log = importlib.import_module("tensorboard.compat.proto.event_pb2").SessionLog
             start = session_log(status=session_log.START)
-            # TensorBoard hides this step too, and the checkpoint's own belongs to what is kept.
+            # TensorBoard hides this step too, and the step of the checkpoint must stay visible.
             header += _event_record(step=self._resumed_at + 1, session_log=start)
         append(path, header)
         return path

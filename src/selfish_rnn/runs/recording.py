@@ -1,4 +1,4 @@
-"""Files a run writes while it trains: metrics, events, topologies and checkpoints."""
+"""Files of a run in training: metrics, events, topologies, models and checkpoints."""
 
 from __future__ import annotations
 
@@ -27,41 +27,41 @@ from selfish_rnn.training.records import EpochRecord
 from selfish_rnn.training.trainer import Trainer
 
 
-class Interrupted(Exception):  # noqa: N818 - not an error: the run can be continued
-    """Training was asked to stop; a checkpoint holds everything up to the last update."""
+class Interrupted(Exception):  # noqa: N818 - not an error: the run can be resumed
+    """Training stopped on request; a checkpoint contains everything up to the last update."""
 
 
 class StopRequest:
-    """While entered, Ctrl-C and SIGTERM only set ``requested``; a second one interrupts at once."""
+    """Handler of Ctrl-C and SIGTERM inside a block: the first one sets ``requested``, the second interrupts."""
 
     def __init__(self) -> None:
         self.requested = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> StopRequest:
-        if threading.current_thread() is threading.main_thread():  # others may not set handlers
-            self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        if threading.current_thread() is threading.main_thread():  # only the main thread may set handlers
+            self._before = {number: signal.signal(number, self._request) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None and issubclass(kind, RankLostError):
-            return  # torchrun sends SIGTERM to whom is left: not before the last words
+            return  # torchrun sends SIGTERM to the remaining ranks, which must not interrupt error messages
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before = {}
 
-    def _ask(self, number: int, frame: FrameType | None) -> None:
+    def _request(self, number: int, frame: FrameType | None) -> None:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
 
 
 class TopologyRecorder(Listener):
-    """Keeps the history of a run's topologies: what is there at the start and what every rewiring changes.
+    """Records the initial topology of a run, and the changes of every rewiring.
 
-    It compares what exists before and after, so it works with whatever makes the network sparse, also where weights
-    die without rewirings; a position that goes and comes again in one rewiring has not changed. Between rewirings it
-    holds one bit for each position, or the positions that exist where that is less.
+    It compares the topology before and after, so it works with every sparsifier, also where weights are removed without
+    rewirings. A position that one rewiring removes and regrows has not changed. Between rewirings it stores one bit per
+    position, or the positions if those are smaller.
     """
 
     def __init__(self, history: TopologyHistory) -> None:
@@ -106,27 +106,64 @@ class TopologyRecorder(Listener):
                 give_back_reused_memory()
 
 
-class PauseKeeper(Listener):
-    """Says when a run is saved, and when it stops; of ranks that train together each has one.
+class RunRecorder(Listener):
+    """Saves a run at pauses and stops it on request; rank 0 writes the run folder.
 
-    The state is complete after every epoch, between two updates whenever ``checkpoint_every`` minutes have passed, and
-    when a rank is asked to stop, which ends training everywhere with :class:`Interrupted`.
+    Every rank has a recorder, because all ranks must pause together. A checkpoint is written after every epoch, between
+    two updates whenever ``checkpoint_every`` minutes have passed, and when a rank is asked to stop. A stop request ends
+    training on all ranks with :class:`Interrupted`.
     """
 
-    def __init__(self, stop: StopRequest) -> None:
+    def __init__(self, folder: RunFolder, stop: StopRequest, ranks: Ranks) -> None:
+        self.folder = folder
         self._stop = stop
+        self._is_main = ranks.is_main
+        self._events = EventLog(folder.events)
         self._last_checkpoint = time.monotonic()
 
     def resume(self, trainer: Trainer) -> list[str]:
-        """Put a trainer where the last checkpoint that is not damaged stands; returns what to tell a person of it."""
-        state, notes = trainer.ranks.from_first(lambda: self._loaded(trainer))
+        """Load the newest intact checkpoint into a trainer; return messages for the user."""
+        state, notes = trainer.ranks.from_main(lambda: self._load(trainer))
         if state is not None:
             trainer.load_state_dict(state)
+        if self._is_main:
+            # A kill between a record and its checkpoint leaves a record of an epoch that is trained again.
+            self.folder.metrics.truncate_after(trainer.state.step)
+            if trainer.state.step:
+                self._events = EventLog(self.folder.events, resumed_at=trainer.state.step)
         return notes
 
-    def _loaded(self, trainer: Trainer) -> tuple[dict[str, Any] | None, list[str]]:
-        """The state to continue from, if there is one; the first rank reads it, and tries whether its trainer can."""
-        raise NotImplementedError
+    def _load(self, trainer: Trainer) -> tuple[dict[str, Any] | None, list[str]]:
+        """Return the state of the newest checkpoint that the trainer accepts, if there is one, and messages."""
+        folder = self.folder
+        if not folder.checkpoints.steps():
+            folder.check_resumable()
+            return None, []
+        loaded = folder.checkpoints.load(lambda state: self._check(state, trainer))
+        notes = [f"checkpoint {name} is damaged; going back to the one before it" for name in loaded.damaged]
+        now = {"threads": torch.get_num_threads(), "ranks": Ranks.here().size}
+        notes += [
+            f"the run was started with {loaded.state.get(what, 1)} {what} and continues with {number}: "
+            "results may differ in the last digits"
+            for what, number in now.items()
+            if loaded.state.get(what, 1) != number
+        ]
+        return loaded.state["trainer"], notes
+
+    def _check(self, state: dict[str, Any], trainer: Trainer) -> None:
+        """Raise an error if a checkpoint does not fit the experiment or the trainer."""
+        changed = changed_settings(state["experiment"], trainer.experiment)
+        if changed:
+            raise UserError(
+                f"{self.folder.config} was changed since the run was started, in {', '.join(changed)}: restore it, or "
+                "start a new run with --config"
+            )
+        if not all(isinstance(state.get(what, 1), int) for what in ("threads", "ranks")):
+            raise TypeError("threads and ranks must be numbers")
+        try:
+            trainer.load_state_dict(state["trainer"])
+        except UserError as error:  # the settings are those of the run, so the checkpoint is wrong
+            raise DamagedError(str(error)) from error
 
     def on_pause(self, trainer: Trainer) -> None:
         due = time.monotonic() - self._last_checkpoint > 60 * trainer.experiment.checkpoint_every
@@ -134,80 +171,13 @@ class PauseKeeper(Listener):
         due, stopped = trainer.ranks.any(due, self._stop.requested)
         if due or between_epochs or stopped:
             with giving_back_freed_memory():
-                trainer.check_finite(trainer.state.step)  # what cannot be continued is not kept
-                self._save(trainer, trainer.state_dict())
+                trainer.check_finite(trainer.state.step)  # never save a state that cannot be resumed
+                state = trainer.state_dict()  # a call that all ranks make together
+                if self._is_main:
+                    self._save(trainer, state)
             self._last_checkpoint = time.monotonic()
         if stopped and not trainer.state.finished:
             raise Interrupted
-
-    def _save(self, trainer: Trainer, state: dict[str, Any]) -> None:
-        """Keep the state; the first rank does."""
-
-
-class RunRecorder(PauseKeeper):
-    """Keeps a run folder up to date; only for the process that holds the folder's lock."""
-
-    def __init__(self, folder: RunFolder, stop: StopRequest) -> None:
-        super().__init__(stop)
-        self.folder = folder
-        self._events = EventLog(folder.events)
-
-    def _loaded(self, trainer: Trainer) -> tuple[dict[str, Any] | None, list[str]]:
-        folder = self.folder
-        if not folder.checkpoints.steps():
-            folder.check_resumable()
-            return None, []
-        loaded = folder.checkpoints.load(lambda state: self._try(state, trainer))
-        notes = [f"checkpoint {name} is damaged; going back to the one before it" for name in loaded.damaged]
-        now = {"threads": torch.get_num_threads(), "ranks": Ranks.here().size}
-        notes += [
-            f"the run was started with {loaded.state.get(what, 1)} {what} and goes on with {number}: "
-            "results may differ in the last digits"
-            for what, number in now.items()
-            if loaded.state.get(what, 1) != number
-        ]
-        return loaded.state["trainer"], notes
-
-    def _try(self, state: dict[str, Any], trainer: Trainer) -> None:
-        changed = changed_settings(state["experiment"], trainer.experiment)
-        if changed:
-            raise UserError(
-                f"{self.folder.config} was changed since the run was started, in {', '.join(changed)}: put it back, or "
-                "start a new run with --config"
-            )
-        if not all(isinstance(state.get(what, 1), int) for what in ("threads", "ranks")):
-            raise TypeError("threads and ranks are no numbers")
-        try:
-            trainer.load_state_dict(state["trainer"])
-        except UserError as error:  # the settings are those of the run, so it is the checkpoint that does not fit
-            raise DamagedError(str(error)) from error
-
-    def resume(self, trainer: Trainer) -> list[str]:
-        notes = super().resume(trainer)
-        # Killed after a record, before its checkpoint: the epoch is trained again.
-        self.folder.metrics.truncate_after(trainer.state.step)
-        if trainer.state.step:
-            self._events = EventLog(self.folder.events, resumed_at=trainer.state.step)
-        return notes
-
-    def on_best(self, trainer: Trainer) -> None:
-        self._save_model(self.folder.model, trainer, trainer.state.best_epoch)
-
-    def on_best_average(self, trainer: Trainer, name: str) -> None:
-        self._save_model(self.folder.average(name), trainer, trainer.averages.best[name].epoch)
-
-    def _save_model(self, path: Path, trainer: Trainer, epoch: int) -> None:
-        metadata = {
-            "epoch": str(epoch),
-            "run": identity(trainer.experiment),
-            "vocabulary": trainer.corpus.vocabulary.checksum(),
-        }
-        saved = trainer.weights()
-        save_tensors(path, saved.tensors, {**metadata, **saved.metadata})
-
-    def on_epoch(self, record: EpochRecord) -> None:
-        self.folder.metrics.append(record)
-        self._events.scalars(record.scalars(), record.step)
 
     def _save(self, trainer: Trainer, state: dict[str, Any]) -> None:
         checkpoint = {
@@ -217,3 +187,25 @@ class RunRecorder(PauseKeeper):
             "trainer": state,
         }
         self.folder.checkpoints.save(checkpoint, step=trainer.state.step)
+
+    def on_best(self, trainer: Trainer) -> None:
+        self._save_model(self.folder.model, trainer, trainer.state.best_epoch)
+
+    def on_best_average(self, trainer: Trainer, name: str) -> None:
+        self._save_model(self.folder.average(name), trainer, trainer.averages.best[name].epoch)
+
+    def _save_model(self, path: Path, trainer: Trainer, epoch: int) -> None:
+        if not self._is_main:
+            return
+        metadata = {
+            "epoch": str(epoch),
+            "run": identity(trainer.experiment),
+            "vocabulary": trainer.corpus.vocabulary.checksum(),
+        }
+        saved = trainer.weights()
+        save_tensors(path, saved.tensors, {**metadata, **saved.metadata})
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        if self._is_main:
+            self.folder.metrics.append(record)
+            self._events.scalars(record.scalars(), record.step)

@@ -2,6 +2,6 @@
 
 from selfish_rnn.runtime.calibration import Calibration, calibrate
 from selfish_rnn.runtime.cells import register_step
-from selfish_rnn.runtime.streaming import Stream, stream
+from selfish_rnn.runtime.streaming import Stream, load_stream, stream
 
-__all__ = ["Calibration", "Stream", "calibrate", "register_step", "stream"]
+__all__ = ["Calibration", "Stream", "calibrate", "load_stream", "register_step", "stream"]

@@ -19,8 +19,8 @@ LayerPrecision = Literal["float32", "int8", "int8-weights"]
 
 LAYER_PRECISIONS: tuple[LayerPrecision, ...] = ("float32", "int8", "int8-weights")
 
-DENSE_FROM = 0.5
-"""Density from which a float32 matrix is stored and multiplied dense."""
+DENSE_FROM = 0.95
+"""Density from which a float32 matrix is stored dense. Its layout in memory, the faster one, is chosen on loading."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,6 @@ class LayerReport:
     shape: tuple[int, int]
     weights: int
     precision: LayerPrecision
-    dense: bool
     error: float
 
 
@@ -91,7 +90,7 @@ class Precisions:
 
 
 def _laid_out(weight: Any, precision: LayerPrecision) -> Matrix:
-    """Return a matrix in a precision, dense or sparse, whichever is faster."""
+    """Return a matrix in a precision, stored dense or sparse, whichever is smaller."""
     if isinstance(weight, QuantizedWeight):
         return weight
     rows, columns = weight.shape
@@ -113,4 +112,4 @@ def _report(name: str, weight: Any, matrix: Matrix, precision: LayerPrecision) -
     if isinstance(matrix, QuantizedWeight) and not isinstance(weight, QuantizedWeight):
         before = weight if isinstance(weight, Tensor) else weight.to_dense().detach()
         error = float((matrix.to_dense() - before).norm() / before.norm().clamp(min=1e-30))
-    return LayerReport(name, (rows, columns), count, precision, isinstance(matrix, Tensor), error)
+    return LayerReport(name, (rows, columns), count, precision, error)

@@ -558,11 +558,17 @@ class Program:
         return None if values is None else self._vector(values, name or "bias")
 
     def _vector(self, values: Tensor, name: str) -> str:
-        return self._store(values, name, values.detach().to("cpu", torch.float32).reshape(-1).contiguous().clone())
+        return self._store(
+            values,
+            name,
+            values.detach().to("cpu", torch.float32).reshape(-1).clone(memory_format=torch.contiguous_format),
+        )
 
     def _matrix(self, matrix: Matrix, name: str) -> str:
         if isinstance(matrix, Tensor):
-            return self._store(matrix, name, matrix.detach().to("cpu", torch.float32).contiguous().clone())
+            # Through one dimension: a dimension of size 1 may have any stride.
+            numbers = matrix.detach().to("cpu", torch.float32).reshape(-1).clone(memory_format=torch.contiguous_format)
+            return self._store(matrix, name, numbers.view(matrix.shape))
         return self._store(matrix, name, matrix)
 
     def _store(self, source: object, name: str, stored: Tensor | PackedWeight | QuantizedWeight) -> str:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+import json
+import operator
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from selfish_rnn.runtime.compiled import CompiledProgram, CompiledStream
 from selfish_rnn.runtime.precision import LayerPrecision, LayerReport, Precisions
 from selfish_rnn.runtime.program import Program
-from selfish_rnn.runtime.reference import ReferenceStream
+from selfish_rnn.runtime.stored import load_program, save_program
 from selfish_rnn.runtime.translation import (
     Call,
     Difference,
@@ -23,6 +29,9 @@ from selfish_rnn.runtime.translation import (
     translate,
     understand,
 )
+
+_REPORT = "layers"
+"""Entry of the file's metadata with the report on every layer."""
 
 TOLERANCE = 1e-5
 """Largest difference between a float32 program and its model, relative to the largest output."""
@@ -81,7 +90,8 @@ def _translated(
     program = translate(call, choice)
     call = check_sequence(call, program)
     reference = call.reference()
-    worst = difference(reference, _outputs(program, call, len(reference)))
+    result = Stream(program, choice.reports.values())
+    worst = difference(reference, _outputs(result, call, len(reference)))
     limit = INT8_TOLERANCE if any(report.precision == "int8" for report in choice.reports.values()) else TOLERANCE
     if not worst.relative <= limit:
         raise _unlike(call, worst)
@@ -89,14 +99,21 @@ def _translated(
         choice = Precisions(precision)
         program = translate(call, choice)
         choice.check_patterns()
-        worst = difference(reference, _outputs(program, call, len(reference)))
-    return Stream(program, choice.reports.values(), worst.relative)
+        result = Stream(program, choice.reports.values())
+        worst = difference(reference, _outputs(result, call, len(reference)))
+    result.error = worst.relative
+    result.reset()
+    return result
 
 
-def _outputs(program: Program, call: Call, steps: int) -> list[dict[str, Tensor]]:
-    """Return the outputs of a program for the sequence of a call."""
-    runner = ReferenceStream(program)
-    return [runner.step(step_inputs(call, min(step, call.steps - 1))) for step in range(steps)]
+def _outputs(stream: Stream, call: Call, steps: int) -> list[dict[str, Tensor]]:
+    """Return the outputs of a stream for the sequence of a call."""
+    results = []
+    for step in range(steps):
+        inputs = step_inputs(call, min(step, call.steps - 1))
+        values = stream(*(inputs[name] for name in stream.inputs))
+        results.append(dict(zip(stream.outputs, values if isinstance(values, tuple) else (values,), strict=True)))
+    return results
 
 
 def _unlike(call: Call, worst: Difference) -> ValueError:
@@ -109,66 +126,134 @@ def _unlike(call: Call, worst: Difference) -> ValueError:
     )
 
 
+def load_stream(path: str | os.PathLike[str]) -> Stream:
+    """Open a stream that :meth:`Stream.save` wrote.
+
+    The file is checked before it is used, and nothing in it is executed. A damaged file, or one of a newer format, is a
+    :class:`~selfish_rnn.UserError`.
+    """
+    program = load_program(path)
+    report = json.loads(program.metadata.pop(_REPORT, "{}"))
+    layers = [LayerReport(**{**layer, "shape": tuple(layer["shape"])}) for layer in report.get("layers", [])]
+    return Stream(program, layers, float(report.get("error", 0.0)))
+
+
 class Stream:
     """A model that runs one step at a time, with its state. :func:`stream` and :func:`load_stream` make one.
 
-    Several streams in several threads may share one set of weights (:meth:`clone`); one stream serves one thread at a
-    time. A NaN in the input goes into outputs and state, as in torch; :meth:`reset` removes it.
+    ::
+
+        y = stream(x)                    # float32 vector in, float32 vector out; the next call continues
+        ys = stream.run(xs)              # steps x numbers
+        state = stream.state()           # by name, to continue later: stream.set_state(state)
+        other = stream.clone()           # the same weights in memory, a state of its own
+
+    Streams of one set of weights may run in several threads at once; one stream serves one thread at a time. A NaN in
+    the input goes into outputs and state, as in torch; :meth:`reset` removes it. After an error the state is unchanged.
     """
 
-    def __init__(self, program: Program, reports: Any = (), error: float = 0.0) -> None:
+    def __init__(self, program: Program, layers: Iterable[LayerReport] = (), error: float = 0.0) -> None:
         self.program = program
-        self.layers: tuple[LayerReport, ...] = tuple(reports)
+        self.layers: tuple[LayerReport, ...] = tuple(layers)
+        """Shape, precision and rounding error of every matrix."""
         self.error = error
         """Largest difference from the model's own forward over the example, relative to the largest output."""
-        self._runner = ReferenceStream(program)
-        self._names = [*program.inputs, *program.tokens]
+        self._compiled = CompiledProgram.of(program)
+        self._set_up(self._compiled.stream())
+
+    def _set_up(self, runner: CompiledStream) -> None:
+        compiled = self._compiled
+        self._runner, self._run_at = runner, runner.run_at
+        self._sizes, self._counts = list(compiled.inputs.values()), list(compiled.tokens.values())
+        self._names = [*compiled.inputs, *compiled.tokens]
+        self._output_sizes = list(compiled.outputs.values())
+        self._input_size, self._output_size = sum(self._sizes), sum(self._output_sizes)
+        self._only_vector = len(self._sizes) == 1 and not self._counts
+        self._only_token = len(self._counts) == 1 and not self._sizes
+        self._one_output = len(self._output_sizes) == 1
+        self._tokens = torch.zeros(max(1, len(self._counts)), dtype=torch.int32)
+        self._token_address, self._token_numbers = self._tokens.data_ptr(), self._tokens.numpy()
 
     @property
     def inputs(self) -> dict[str, int]:
         """Number of values of every input; of a token, the number of ids."""
-        vectors = {name: value.size for name, value in self.program.inputs.items()}
-        return vectors | {name: token.count for name, token in self.program.tokens.items()}
+        return self._compiled.inputs | self._compiled.tokens
 
     @property
     def outputs(self) -> dict[str, int]:
         """Number of values of every output."""
-        return {name: value.size for name, value in self.program.outputs.items()}
+        return dict(self._compiled.outputs)
+
+    # Running
 
     def __call__(self, *inputs: Any) -> Any:
-        """Run one step: a vector (or token id) for every input to one for every output."""
-        if len(inputs) != len(self._names):
-            raise TypeError(f"the stream takes {len(self._names)} inputs ({', '.join(self._names)}), not {len(inputs)}")
-        results = self._runner.step(dict(zip(self._names, map(self._checked, self._names, inputs), strict=True)))
-        values = tuple(results.values())
-        return values[0] if len(values) == 1 else values
-
-    def _checked(self, name: str, x: Any) -> Any:
-        if name in self.program.tokens:
-            count = self.program.tokens[name].count
-            if isinstance(x, bool) or not hasattr(x, "__index__"):
-                raise TypeError(f"input {name} is a token id, an integer, not {type(x).__name__}")
-            if not 0 <= int(x) < count:
-                raise IndexError(f"token {int(x)} is out of range: input {name} has {count}")
-            return int(x)
-        size = self.program.inputs[name].size
-        if not isinstance(x, Tensor):
-            x = torch.from_numpy(np.ascontiguousarray(x))
-        if not x.is_floating_point():
-            raise TypeError(f"input {name} holds floating-point numbers, not {x.dtype}")
-        if x.numel() != size:
-            raise ValueError(f"input {name} has {size} numbers, not {x.numel()}")
-        return x.detach().to(torch.float32)
+        """Run one step: a vector (or token id) for every input, in their order, to a vector for every output."""
+        y = torch.empty(self._output_size)
+        x = y
+        if self._only_vector and len(inputs) == 1:
+            x = inputs[0]
+            plain = type(x) is Tensor and x.dtype is torch.float32 and x.is_contiguous() and x.is_cpu
+            if not plain or x.numel() != self._input_size:
+                x = self._vector(x, 0)
+        elif self._only_token and len(inputs) == 1:
+            self._token_numbers[0] = self._token(inputs[0], 0)
+        elif len(inputs) != len(self._names):
+            raise self._wrong_number(len(inputs))
+        else:
+            count = len(self._sizes)
+            vectors = [self._vector(vector, at) for at, vector in enumerate(inputs[:count])]
+            tokens = [self._token(token, at) for at, token in enumerate(inputs[count:])]
+            self._token_numbers[: len(tokens)] = tokens
+            x = torch.cat(vectors) if vectors else y
+        self._run_at(self._token_address, x.data_ptr(), y.data_ptr())
+        return y if self._one_output else torch.split(y, self._output_sizes)
 
     def run(self, *sequences: Any) -> Any:
-        """Run many steps: sequences (steps x numbers, or token ids) to sequences of outputs."""
-        steps = {len(sequence) for sequence in sequences}
-        if len(steps) != 1:
-            raise ValueError(f"all sequences need the same number of steps, not {sorted(steps)}")
-        results = [self(*inputs) for inputs in zip(*sequences, strict=True)]
-        if len(self.outputs) == 1:
-            return torch.stack(results) if results else torch.empty(0, *self.outputs.values())
-        return tuple(torch.stack(parts) for parts in zip(*results, strict=True))
+        """Run many steps: sequences (steps x numbers, or token ids) to sequences of outputs (steps x numbers)."""
+        if len(sequences) != len(self._names):
+            raise self._wrong_number(len(sequences))
+        if len({len(sequence) for sequence in sequences}) != 1:
+            raise ValueError(f"sequences need the same number of steps, not {[len(each) for each in sequences]}")
+        steps, vectors = len(sequences[0]), []
+        for at, sequence in enumerate(sequences[: len(self._sizes)]):
+            numbers = _floats(sequence, self._names[at])
+            if numbers.numel() != steps * self._sizes[at]:
+                size, shape = self._sizes[at], tuple(numbers.shape)
+                raise ValueError(f"input {self._names[at]} has {size} numbers in every step, the sequence is {shape}")
+            vectors.append(numbers.reshape(steps, self._sizes[at]))
+        x = torch.cat(vectors, 1).contiguous() if vectors else torch.empty(0)
+        ids = [[self._token(each, at) for each in part] for at, part in enumerate(sequences[len(self._sizes) :])]
+        tokens = torch.tensor(ids, dtype=torch.int32).T.contiguous() if ids else self._tokens
+        y = torch.empty(steps, self._output_size)
+        strides = 4 * len(ids), 4 * self._input_size, 4 * self._output_size
+        at_tokens, at_x, at_y = tokens.data_ptr(), x.data_ptr(), y.data_ptr()
+        for _ in range(steps):
+            self._run_at(at_tokens, at_x, at_y)
+            at_tokens, at_x, at_y = at_tokens + strides[0], at_x + strides[1], at_y + strides[2]
+        return y if self._one_output else torch.split(y, self._output_sizes, 1)
+
+    def _vector(self, x: Any, at: int) -> Tensor:
+        numbers = _floats(x, self._names[at])
+        if numbers.numel() != self._sizes[at]:
+            raise ValueError(f"input {self._names[at]} has {self._sizes[at]} numbers, not {numbers.numel()}")
+        return numbers.reshape(-1).contiguous()
+
+    def _token(self, token: Any, at: int) -> int:
+        name, count = self._names[len(self._sizes) + at], self._counts[at]
+        try:
+            if isinstance(token, bool) or (isinstance(token, Tensor) and token.dtype == torch.bool):
+                raise TypeError
+            number = operator.index(token)
+        except TypeError:
+            raise TypeError(f"input {name} is a token id, one integer, not {token!r:.60}") from None
+        if not 0 <= number < count:
+            raise IndexError(f"token {number} is out of range: input {name} has {count}")
+        return number
+
+    def _wrong_number(self, count: int) -> TypeError:
+        return TypeError(f"the stream takes {len(self._names)} inputs ({', '.join(self._names)}), not {count}")
+
+    # State
 
     def reset(self) -> None:
         """Return to the state before the first step."""
@@ -176,23 +261,46 @@ class Stream:
 
     def state(self) -> dict[str, Tensor]:
         """Return a copy of the state, by the names of its parts."""
-        return self._runner.state()
+        return {name: torch.from_numpy(part.copy()) for name, part in self._runner.state().items()}
 
     def set_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue from a state that :meth:`state` returned."""
-        expected = {name: state.value.size for name, state in self.program.states.items()}
-        actual = {name: tensor.numel() for name, tensor in state.items()}
-        if expected != actual:
-            raise ValueError(f"the state has the parts {expected} (name: size), not {actual}")
-        self._runner.set_state(state)
+        self._runner.set_state({name: part.detach().to("cpu", torch.float32).numpy() for name, part in state.items()})
 
     def clone(self) -> Stream:
         """Return another stream in the same state, with the same weights in memory."""
-        other = Stream(self.program, self.layers, self.error)
-        other.set_state(self.state())
+        other = Stream.__new__(Stream)
+        other.program, other.layers, other.error = self.program, self.layers, self.error
+        other._compiled = self._compiled
+        other._set_up(self._runner.clone())
         return other
+
+    # Files
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the program and its weights to one file, which :func:`load_stream`, C and C++ read.
+
+        The state is not part of it: a loaded stream begins before the first step.
+        """
+        report = {"layers": [asdict(layer) for layer in self.layers], "error": self.error}
+        program = copy.copy(self.program)
+        program.metadata = {**program.metadata, _REPORT: json.dumps(report)}
+        save_program(program, path)
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}: {size}" for name, size in self.inputs.items())
         results = ", ".join(f"{name}: {size}" for name, size in self.outputs.items())
         return f"Stream({sizes} -> {results}; {len(self.program.operations)} operations)"
+
+
+def _floats(x: Any, name: str) -> Tensor:
+    """Return numbers as a float32 tensor, or raise an error if they are not floating-point numbers."""
+    if not isinstance(x, Tensor):
+        array = np.asarray(x)
+        if array.dtype.kind != "f":
+            raise TypeError(f"input {name} holds floating-point numbers, not {array.dtype} ({type(x).__name__})")
+        x = torch.from_numpy(np.ascontiguousarray(array))
+    if not x.is_floating_point():
+        raise TypeError(f"input {name} holds floating-point numbers, not {x.dtype}")
+    numbers: Tensor = x.detach().to("cpu", torch.float32)
+    return numbers

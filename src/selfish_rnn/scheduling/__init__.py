@@ -1,1 +1,1 @@
-"""Many runs, a few at a time."""
+"""Scheduling of many runs, several at a time."""

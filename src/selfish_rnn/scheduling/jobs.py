@@ -17,7 +17,7 @@ from selfish_rnn.scheduling.scheduler import SELFISH_RNN
 
 @dataclass(frozen=True)
 class RunProgress:
-    """The last epoch a run has finished, of how many, with what perplexity, and how long it will still take."""
+    """Last finished epoch of a run, total epochs, validation perplexity and estimated remaining seconds."""
 
     epoch: int = 0
     epochs: int | None = None
@@ -26,7 +26,7 @@ class RunProgress:
 
 
 def read_progress(folder: Path) -> RunProgress:
-    """The progress of a run; a folder that is not there yet, or a line half-written, is no progress."""
+    """Return the progress of a run; a missing folder or a half-written line counts as no progress."""
     files = RunFolder(folder)
     record, epochs = files.metrics.last(), _epochs(files.config)
     if record is None:
@@ -37,16 +37,19 @@ def read_progress(folder: Path) -> RunProgress:
 
 def _epochs(path: Path) -> int | None:
     try:
-        found = re.search(r"^epochs: (\d+)$", path.read_text(), re.MULTILINE)
+        match = re.search(r"^epochs: (\d+)$", path.read_text(), re.MULTILINE)
     except OSError:
         return None
-    return int(found.group(1)) if found else None
+    return int(match.group(1)) if match else None
 
 
 def run_command(path: Path, words: Sequence[str], trained: Callable[[int], Experiment]) -> list[str]:
-    """What begins the run of ``selfish-rnn train WORDS`` in a folder, or continues it if it was begun.
+    """Return the command that starts the run of ``selfish-rnn train WORDS`` in a folder, or resumes it.
 
-    ``trained`` gives the experiment for a number of words, as the folder has to tell it.
+    Args:
+        path: folder of the run.
+        words: arguments of ``selfish-rnn train``.
+        trained: function that returns the experiment that the folder must contain, for a vocabulary size.
     """
     if not RunFolder(path).config.is_file():
         return [*SELFISH_RNN, "train", *words, "--run", str(path)]
@@ -55,16 +58,16 @@ def run_command(path: Path, words: Sequence[str], trained: Callable[[int], Exper
 
 
 def check_begun(path: Path, trained: Callable[[int], Experiment]) -> None:
-    """Refuse to go on with a run that was begun with other settings."""
+    """Raise an error if the run in a folder was started with other settings."""
     folder = RunFolder(path)
-    if not folder.vocabulary.is_file():  # not begun, or killed right after its start
+    if not folder.vocabulary.is_file():  # not started, or killed right after the start
         return
-    found = build_experiment(read_config(folder.config), str(folder.config))
-    different = differences(found, trained(len(folder.read_vocabulary())))
+    started = build_experiment(read_config(folder.config), str(folder.config))
+    different = differences(started, trained(len(folder.read_vocabulary())))
     if different:
-        raise UserError(f"{path} was begun with {'; '.join(different)}; delete it, or give another --runs")
+        raise UserError(f"{path} was started with {'; '.join(different)}; delete it, or give another --runs")
 
 
 def is_finished(path: Path) -> bool:
-    """Whether a run folder holds an outcome."""
+    """Return whether a run folder contains a summary."""
     return RunFolder(path).summary.is_file()

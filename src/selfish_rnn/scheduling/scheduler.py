@@ -1,7 +1,7 @@
-"""Many runs, a few at a time, each in a process of its own.
+"""Scheduler of many runs, several at a time, each in its own process.
 
-A job is a command that makes or continues a run, and a question whether the run is finished. The scheduler knows no
-more of runs than that, so that whoever has many of them can use it.
+A job is a command that starts or resumes a run, and a function that tells whether it is finished. The scheduler needs
+no other knowledge of runs.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import IO, Protocol
 from selfish_rnn.files import lock
 
 SELFISH_RNN = (sys.executable, "-m", "selfish_rnn")
-"""The command line of this very installation, in another process."""
+"""Command line of this installation, for other processes."""
 
 STOPPED_CODES = (130, -signal.SIGINT)
-"""What a process that was asked to stop ends with: by itself, or before it could listen."""
+"""Exit codes of a process that was asked to stop."""
 
 KILLED_CODES = (130, 137, 143)
-"""What a process ends with that somebody else ended, where it is not the negative number of a signal."""
+"""Exit codes of externally killed processes, besides negative signal numbers."""
 
 POLL_SECONDS = 0.2
 TAIL_LINES = 15
@@ -36,11 +36,15 @@ TAIL_LINES = 15
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be made.
+    """A run to execute.
 
-    ``command`` is asked when the job's turn comes, because it is another one for a run that was interrupted. ``limit``
-    is for how many seconds it may work before it is asked to stop with a checkpoint, ``retries`` how often it is
-    started again after its process was killed.
+    Attributes:
+        name: name in progress reports.
+        folder: folder of the run.
+        command: function that returns the command; it is called at the start, because an interrupted run needs another.
+        done: function that returns whether the run is finished.
+        limit: seconds after which the run is asked to stop with a checkpoint.
+        retries: number of restarts after its process was killed.
     """
 
     name: str
@@ -52,13 +56,13 @@ class Job:
 
     @property
     def log(self) -> Path:
-        """What the process prints, beside the folder, which the run itself creates. While it works it is locked."""
+        """Output of the process, beside the run folder; locked while the process runs."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended: ``finished``, ``finished before`` it was started, ``out of time``, ``stopped`` or ``failed``."""
+    """End of a job: ``finished``, ``finished before`` its start, ``out of time``, ``stopped`` or ``failed``."""
 
     job: Job
     state: str
@@ -66,7 +70,7 @@ class Outcome:
     code: int | None = None
 
     def tail(self) -> list[str]:
-        """The last lines of the job's log."""
+        """Return the last lines of the job's log."""
         with suppress(OSError):
             return self.job.log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
         return []
@@ -74,7 +78,7 @@ class Outcome:
 
 @dataclass
 class Progress:
-    """Where all jobs stand: what a listener is told at every turn. ``killed`` has those that are started again too."""
+    """State of all jobs. ``killed`` includes jobs that were restarted, ``elsewhere`` are jobs of other schedulers."""
 
     waiting: list[Job]
     running: list[Job] = field(default_factory=list)
@@ -88,26 +92,26 @@ class Progress:
 
 
 class Process(Protocol):
-    """What the scheduler needs of a process, here or elsewhere."""
+    """Interface of a process, local or remote."""
 
     def poll(self) -> int | None: ...
 
     def send_signal(self, number: int, /) -> None: ...
 
 
-Listener = Callable[[Progress], None]
+OnProgress = Callable[[Progress], None]
 Launch = Callable[[Job, IO[bytes]], Process]
 
 
 def launch(job: Job, log: IO[bytes]) -> Process:
-    """A process of this machine."""
+    """Start the process of a job on this machine."""
     return start_process(job.command(), log)
 
 
 def start_process(
     command: Sequence[str], log: IO[bytes], in_child: Callable[[], None] | None = None
 ) -> subprocess.Popen[bytes]:
-    """A process in a session of its own: Ctrl-C reaches it once, from the scheduler, and not from the terminal too."""
+    """Start a process in its own session, so that Ctrl-C reaches it once, through the scheduler."""
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -119,20 +123,26 @@ def start_process(
     )
 
 
-def run(jobs: Sequence[Job], workers: int, listener: Listener | None = None, launch: Launch = launch) -> Progress:
-    """Do all jobs that are not done, ``workers`` at a time, and tell how each ended.
+def run(jobs: Sequence[Job], workers: int, report: OnProgress | None = None, launch: Launch = launch) -> Progress:
+    """Run all unfinished jobs, ``workers`` at a time.
 
-    Ctrl-C and SIGTERM are passed on once, so that runs stop with a checkpoint, and nothing new is started. A job that
-    another process works on, one left over from a scheduler that was killed for example, is waited for, and takes the
-    place of a worker meanwhile. A job whose process is killed, or lost with its machine, is started again and goes on
-    from its checkpoint, as often as it allows.
+    Ctrl-C and SIGTERM are passed on once, so that runs stop with a checkpoint, and no further job starts. A job whose
+    log is locked by another process, such as one left over from a killed scheduler, occupies a worker until that
+    process ends. A job whose process is killed, or lost with its machine, restarts from its checkpoint up to
+    ``Job.retries`` times.
+
+    Args:
+        jobs: jobs in the order of their start.
+        workers: number of simultaneous jobs.
+        report: function that receives the progress several times per second.
+        launch: function that starts the process of a job.
 
     Example::
 
         job = Job("a", Path("runs/a"), lambda: [*SELFISH_RNN, "train", "--run", "runs/a"], finished)
         run([job], workers=2).failed
     """
-    return _Scheduler(jobs, workers, listener or (lambda progress: None), launch).run()
+    return _Scheduler(jobs, workers, report or (lambda progress: None), launch).run()
 
 
 @dataclass
@@ -140,32 +150,34 @@ class _Worker:
     job: Job
     process: Process
     started: float
-    told: bool = False
+    stop_sent: bool = False
 
 
 class _Scheduler:
-    def __init__(self, jobs: Sequence[Job], workers: int, listener: Listener, launch: Launch) -> None:
+    def __init__(self, jobs: Sequence[Job], workers: int, report: OnProgress, launch: Launch) -> None:
         self._progress = Progress(waiting=list(jobs))
-        self._most, self._listener, self._launch = workers, listener, launch
+        self._worker_count, self._report, self._launch = workers, report, launch
         self._workers: list[_Worker] = []
 
     def run(self) -> Progress:
         progress = self._progress
         with _signals() as received:
-            passed_on = 0
+            forwarded = 0
+            # Each turn collects ended processes, forwards new stop signals, stops overdue jobs and fills free workers.
+            # After a stop signal no job starts, and the loop ends with the last process.
             while progress.waiting or self._workers:
-                self._collect(stopping=passed_on > 0)
-                if len(received) > passed_on:
-                    passed_on = len(received)
+                self._collect(stopping=forwarded > 0)
+                if len(received) > forwarded:
+                    forwarded = len(received)
                     for worker in self._workers:
                         worker.process.send_signal(signal.SIGINT)
-                if passed_on:
+                if forwarded:
                     progress.outcomes += [Outcome(job, "stopped") for job in progress.waiting]
                     progress.waiting = []
-                self._stop_those_out_of_time()
+                self._stop_overdue()
                 self._start()
                 progress.running = [worker.job for worker in self._workers]
-                self._listener(progress)
+                self._report(progress)
                 if self._workers or progress.elsewhere:
                     time.sleep(POLL_SECONDS)
         progress.elsewhere = []
@@ -181,9 +193,9 @@ class _Scheduler:
                 state = "finished"
             elif stopping:
                 state = "stopped"
-            elif worker.told and code in STOPPED_CODES:
+            elif worker.stop_sent and code in STOPPED_CODES:
                 state = "out of time"
-            elif self._may_try_again(worker.job, code):
+            elif self._may_retry(worker.job, code):
                 self._progress.killed.append(worker.job)
                 self._progress.waiting.insert(0, worker.job)
                 continue
@@ -191,39 +203,39 @@ class _Scheduler:
                 state = "failed"
             self._progress.outcomes.append(Outcome(worker.job, state, time.monotonic() - worker.started, code))
 
-    def _may_try_again(self, job: Job, code: int) -> bool:
-        """Whether a process did not end by itself; one that did would end the same way again."""
+    def _may_retry(self, job: Job, code: int) -> bool:
+        """Return whether a process was killed and may be retried; one that failed by itself would fail again."""
         return (code < 0 or code in KILLED_CODES) and self._progress.killed.count(job) < job.retries
 
-    def _stop_those_out_of_time(self) -> None:
+    def _stop_overdue(self) -> None:
         for worker in self._workers:
             limit = worker.job.limit
-            if limit is not None and not worker.told and time.monotonic() - worker.started >= limit:
-                worker.told = True
+            if limit is not None and not worker.stop_sent and time.monotonic() - worker.started >= limit:
+                worker.stop_sent = True
                 worker.process.send_signal(signal.SIGINT)
 
     def _start(self) -> None:
-        """Fill the free places; one pass over the waiting jobs."""
+        """Start waiting jobs while workers are free."""
         waiting, elsewhere = [], []
         for job in self._progress.waiting:
             if job.done():
                 self._progress.outcomes.append(Outcome(job, "finished before"))
             elif _is_locked(job.log):
                 elsewhere.append(job)
-            elif len(self._workers) + len(elsewhere) >= self._most:
+            elif len(self._workers) + len(elsewhere) >= self._worker_count:
                 waiting.append(job)
-            elif not self._started(job):
+            elif not self._try_start(job):
                 elsewhere.append(job)
         self._progress.elsewhere = elsewhere
         self._progress.waiting = elsewhere + waiting
 
-    def _started(self, job: Job) -> bool:
-        """Start a job, unless another scheduler was faster."""
+    def _try_start(self, job: Job) -> bool:
+        """Start a job unless another scheduler has locked its log."""
         job.log.parent.mkdir(parents=True, exist_ok=True)
         with open(job.log, "ab") as log:
             if not lock(log):
                 return False
-            # The process inherits the locked file, so the lock lasts as long as the process, whatever happens here.
+            # The process inherits the locked file, so the lock lasts as long as the process.
             self._workers.append(_Worker(job, self._launch(job, log), time.monotonic()))
             return True
 
@@ -238,16 +250,16 @@ def _is_locked(path: Path) -> bool:
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """The requests to stop that have come so far, instead of what they would do."""
+    """Record stop signals in a list instead of handling them."""
     received: list[int] = []
 
-    def note(number: int, frame: FrameType | None) -> None:
+    def record(number: int, frame: FrameType | None) -> None:
         received.append(number)
 
-    if threading.current_thread() is not threading.main_thread():  # others may not set handlers
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield received
         return
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, record) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield received
     finally:

@@ -1,4 +1,4 @@
-"""Sweeps: every combination of settings in a YAML file, each a run of its own."""
+"""Sweeps: every combination of settings in a YAML file as a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MEASURED = ("valid_perplexity", "test_perplexity", "active_weights", "best_epoch
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One combination of a sweep: ``varied`` are the settings that tell it from the others."""
+    """One combination of a sweep; ``varied`` are the settings in which it differs from the others."""
 
     preset: str
     settings: tuple[tuple[str, Any], ...]
@@ -38,7 +38,7 @@ class SweepRun:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """As ``selfish-rnn train`` takes them."""
+        """Arguments of ``selfish-rnn train``."""
         return (self.preset, *itertools.starmap(assignment, dict((*self.settings, *self.varied)).items()))
 
     @cached_property
@@ -48,14 +48,14 @@ class SweepRun:
 
     @property
     def name(self) -> str:
-        """What tells the run from the others, as the name of a folder."""
+        """Folder name made of the varied settings."""
         text = "-".join(itertools.starmap(assignment, self.varied)).replace("=", "-") or self.preset
         name = re.sub(r"[^\w.+-]+", "-", text).strip("-.")
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
         return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}-{digest}"
 
     def trained(self, words: int) -> Experiment:
-        """The experiment as its run folder tells it: a small dense network with its own widths."""
+        """Return the experiment that the run folder contains: a small dense network has resolved widths."""
         return resolve_model(self.experiment, words)
 
 
@@ -73,29 +73,29 @@ class Sweep:
 
     @classmethod
     def read(cls, path: Path, folder: Path) -> Sweep:
-        """The sweep of a YAML file; every run is checked, so that a bad one is found before the first starts."""
-        found = read_config(path)
-        for key in found:
+        """Return the sweep of a YAML file; every run is validated before the first one starts."""
+        content = read_config(path)
+        for key in content:
             if key not in KEYS:
                 raise UserError(f"{path}: {unknown('key', str(key), KEYS)}")
-        preset, settings, grid = found.get("preset", "quickstart"), found.get("settings") or {}, found.get("grid")
+        preset, settings, grid = content.get("preset", "quickstart"), content.get("settings") or {}, content.get("grid")
         if not isinstance(preset, str):
             raise UserError(f"{path}: preset must be the name of a preset, got {preset!r}")
         if not isinstance(settings, dict):
-            raise UserError(f"{path}: settings must hold keys and values, such as `epochs: 20`")
+            raise UserError(f"{path}: settings must contain keys and values, such as `epochs: 20`")
         grids = grid if isinstance(grid, list) else [grid]
         runs = []
-        for one in grids:
-            runs += [SweepRun(preset, tuple(flat(settings).items()), varied) for varied in _combinations(one, path)]
+        for choices in grids:
+            runs += [SweepRun(preset, tuple(flat(settings).items()), varied) for varied in _combinations(choices, path)]
             if len(runs) > MOST_RUNS:
                 raise UserError(f"{path}: the grid has more than {MOST_RUNS:,} runs")
         by_name: dict[str, SweepRun] = {}
         for run in runs:
             if run.name in by_name:
-                raise UserError(f"{path}: two runs would have the name {run.name}: each needs settings of its own")
+                raise UserError(f"{path}: two runs have the same settings and the name {run.name}: remove one of them")
             by_name[run.name] = run
             try:
-                run.experiment  # noqa: B018 - what is wrong with it is found now
+                run.experiment  # noqa: B018 - building it validates the settings
             except UserError as error:
                 raise UserError(f"{path}: {error}") from None
         return cls(tuple(runs), folder)
@@ -104,7 +104,7 @@ class Sweep:
         return self.folder / run.name
 
     def jobs(self) -> list[Job]:
-        """One for each run; those begun with other settings are an error."""
+        """Return a job per run; a run that was started with other settings is an error."""
         for run in self.runs:
             check_begun(self.path(run), run.trained)
         return [self._job(run) for run in self.runs]
@@ -121,17 +121,17 @@ class Sweep:
         )
 
     def results(self) -> list[dict[str, Any]]:
-        """What every finished run came to, with the settings that tell it from the others."""
-        found = []
+        """Return the results of all finished runs with their varied settings."""
+        results = []
         for run in self.runs:
             if is_finished(self.path(run)):
                 summary = read_json(self.path(run) / "summary.json")
                 measured = {key: summary[key] for key in MEASURED}
-                found.append({"run": run.name, "settings": dict(run.varied), **measured})
-        return found
+                results.append({"run": run.name, "settings": dict(run.varied), **measured})
+        return results
 
     def write_results(self) -> Path:
-        """Keep the results in one file beside the runs."""
+        """Write the results to ``sweep.json`` beside the runs."""
         path = self.folder / "sweep.json"
         write_json(path, self.results())
         return path
@@ -139,35 +139,35 @@ class Sweep:
 
 @dataclass(frozen=True)
 class SeedGroup:
-    """The results of runs that differ only in their seed."""
+    """Results of runs that differ only in their seed."""
 
     settings: Mapping[str, Any]
     results: Sequence[Mapping[str, Any]]
 
     def values(self, key: str) -> list[float]:
-        """What the runs came to, one after the other."""
+        """Return one value of every run."""
         return [result[key] for result in self.results]
 
     def mean(self, key: str) -> float:
         return statistics.fmean(self.values(key))
 
 
-def seeds_together(results: Sequence[Mapping[str, Any]]) -> list[SeedGroup]:
-    """Results grouped by their settings without the seed, the best mean test perplexity first."""
+def group_by_seed(results: Sequence[Mapping[str, Any]]) -> list[SeedGroup]:
+    """Group results by their settings without the seed, best mean test perplexity first."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for result in results:
         settings = {key: value for key, value in result["settings"].items() if key != "seed"}
         groups.setdefault(json.dumps(settings, sort_keys=True), []).append(result)
-    found = [SeedGroup(json.loads(settings), members) for settings, members in groups.items()]
-    return sorted(found, key=lambda group: group.mean("test_perplexity"))
+    seed_groups = [SeedGroup(json.loads(settings), members) for settings, members in groups.items()]
+    return sorted(seed_groups, key=lambda group: group.mean("test_perplexity"))
 
 
 def _combinations(grid: Any, path: Path) -> Iterator[tuple[tuple[str, Any], ...]]:
     if not isinstance(grid, dict) or not grid:
-        raise UserError(f"{path}: grid must hold settings with lists of values, such as `seed: [1, 2, 3]`")
+        raise UserError(f"{path}: grid must contain settings with lists of values, such as `seed: [1, 2, 3]`")
     choices = []
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
             raise UserError(f"{path}: grid.{key} must be a list of values, such as [1, 2, 3], got {values!r:.60}")
         choices.append([flat({str(key): value}).items() for value in values])
-    return (tuple(itertools.chain(*chosen)) for chosen in itertools.product(*choices))
+    return (tuple(itertools.chain(*combination)) for combination in itertools.product(*choices))

@@ -14,7 +14,7 @@ from torch.optim.optimizer import Optimizer
 
 from selfish_rnn.errors import shown
 from selfish_rnn.sparsifier.hooks import HookListener, Hooks
-from selfish_rnn.sparsifier.weights import SparseWeight, TrainedWeight
+from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.text import aligned
 from selfish_rnn.topology import Method
 
@@ -42,7 +42,7 @@ class SparseTraining(HookListener, abc.ABC):
     last_rewired_fraction: float = 0.0
     """The fraction of weights the last rewiring removed."""
 
-    weights: Sequence[TrainedWeight]
+    weights: Sequence[SparseWeight]
     """The matrices that are, or become, sparse."""
 
     _hooks: Hooks
@@ -183,7 +183,7 @@ def saved_rewirings(state: Mapping[str, Any], own: int | None) -> int | None:
     return saved
 
 
-def _table(weights: Sequence[TrainedWeight]) -> str:
+def _table(weights: Sequence[SparseWeight]) -> str:
     """Matrices with shape, weights, density, and the density of each gate.
 
     ::

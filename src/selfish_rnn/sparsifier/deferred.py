@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight
+from selfish_rnn.sparsifier.weights import MaskedWeight
 from selfish_rnn.topology import GateLayout, Topology
 
 __all__ = ["deferred_init", "is_deferred", "make_deferred", "start_at"]
@@ -372,11 +372,12 @@ class DeferredWeight(MaskedWeight):
     """A matrix that is not made yet, and which of its weights will exist. There is nothing to mask."""
 
     def __init__(self, name: str, parameter: nn.Parameter, gates: GateLayout, topology: Topology) -> None:
-        SparseWeight.__init__(self, name, parameter, tuple(parameter.shape), gates)
+        self.name, self._parameter, self.gates = name, parameter, gates
+        self.shape = tuple(parameter.shape)
         self._topology = topology
-        self.forget_gradient()
+        self.drop_gradient()
 
-    def bind(self) -> None:
+    def delete_outside(self) -> None:
         """Nothing is set to zero."""
 
     @property
@@ -397,10 +398,10 @@ class DeferredWeight(MaskedWeight):
     def masked(self, parameter: nn.Parameter) -> MaskedWeight:
         """The same with the whole matrix, which has been made."""
         weight = MaskedWeight(self.name, parameter, self.gates, self._topology)
-        weight.bind()
+        weight.delete_outside()
         return weight
 
-    def forget_deleted(self) -> None:
+    def drop_backup(self) -> None:
         """Nothing was."""
 
     def has_weights_outside(self) -> bool:

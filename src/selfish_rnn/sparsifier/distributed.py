@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import re
+import weakref
 import zlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import Tensor, distributed, nn
@@ -79,25 +79,53 @@ def refuse_parted_ranks(weights: Iterable[SparseWeight]) -> None:
             )
 
 
-def renew_reducers(parameters: Collection[nn.Parameter]) -> None:
-    """Let every ``DistributedDataParallel`` around some parameters take in how many values they have now.
+class ParallelWrapper:
+    """The ``DistributedDataParallel`` around a model, which plans its reductions by the sizes of the parameters.
 
-    It plans its reductions once, by the sizes at that time. Unpickled it plans anew, and nothing else is changed; who
-    holds it nobody but the garbage collector knows.
+    It plans once, so it has to plan again when a packed weight has another number of values.
     """
-    if ranks() == 1 or not parameters:
-        return
-    own = set(map(id, parameters))
-    for wrapper in [each for each in gc.get_objects() if issubclass(type(each), DistributedDataParallel)]:
-        if own.isdisjoint(map(id, wrapper.parameters())):
-            continue
-        if wrapper.process_group != distributed.group.WORLD:
+
+    def __init__(self) -> None:
+        self._reference: weakref.ref[DistributedDataParallel] | None = None
+        self._registered = False
+
+    def register(self, wrapper: DistributedDataParallel | None, parameters: Iterable[nn.Parameter]) -> None:
+        """Take the wrapper of the model that has these parameters, or None if nothing wraps it."""
+        if wrapper is not None:
+            if not isinstance(wrapper, DistributedDataParallel):
+                raise TypeError(f"register_ddp takes a DistributedDataParallel or None, not a {type(wrapper).__name__}")
+            if set(map(id, parameters)).isdisjoint(map(id, wrapper.parameters())):
+                raise ValueError("this DistributedDataParallel wraps another model than that of the sparsifier")
+        self._reference = None if wrapper is None else weakref.ref(wrapper)
+        self._registered = True
+
+    def check(self, name: str) -> None:
+        """Raise an error if the number of values of a packed weight cannot change."""
+        if ranks() == 1:
+            return
+        if not self._registered:
             raise RuntimeError(
-                "the number of values of packed weights has changed, and DistributedDataParallel with a process group "
-                "of its own cannot follow: leave out process_group=, or do not pack the model"
+                f"the rewiring changes the number of values of {name}, and DistributedDataParallel has to know: call "
+                "sparsifier.register_ddp(wrapper) after wrapping the model, or sparsifier.register_ddp(None) if you "
+                "reduce gradients yourself"
             )
+        wrapper = self._wrapper()
+        if wrapper is not None and wrapper.process_group != distributed.group.WORLD:
+            raise RuntimeError(
+                f"the rewiring changes the number of values of {name}, and a DistributedDataParallel with a process "
+                "group of its own cannot follow: leave out process_group=, or do not pack the model"
+            )
+
+    def replan(self) -> None:
+        """Let the wrapper plan again: unpickled it does, and nothing else changes."""
+        wrapper = self._wrapper()
+        if wrapper is None:
+            return
         hooks = list(wrapper._comm_hooks)
-        wrapper.__setstate__(wrapper.__getstate__())
+        wrapper.__setstate__(wrapper.__getstate__())  # type: ignore[no-untyped-call]
         wrapper._comm_hooks.clear()
         for hook, state in hooks:
             wrapper.register_comm_hook(state, hook)
+
+    def _wrapper(self) -> DistributedDataParallel | None:
+        return None if self._reference is None else self._reference()

@@ -18,7 +18,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.hooks import RemovableHandle
 
-from selfish_rnn.sparsifier.weights import StoredWeight
+from selfish_rnn.sparsifier.weights import SparseWeight
 
 ATTRIBUTE = "_selfish_rnn_bound"
 """Under this name a module keeps alive what listens to its weights."""
@@ -156,13 +156,13 @@ def _held(module: nn.Module) -> Iterator[tuple[str, object, nn.Parameter]]:
 
     Of a weight that is a module of its own that is the module: whoever has the weight keeps its parameter alive.
     """
-    if isinstance(module, StoredWeight):
+    if isinstance(module, SparseWeight):
         return
     for name, parameter in module.named_parameters(recurse=False):
         yield name, parameter, parameter
     for name, child in module.named_children():
-        if isinstance(child, StoredWeight):
-            yield name, child, child.values
+        if isinstance(child, SparseWeight):
+            yield name, child, child.parameter
 
 
 def listeners(model: nn.Module) -> Iterator[HookListener]:

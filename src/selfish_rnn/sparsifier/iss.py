@@ -14,6 +14,7 @@ from torch.optim.optimizer import Optimizer
 from selfish_rnn.sparsifier.base import SparseTraining, refuse_missing
 from selfish_rnn.sparsifier.hooks import Hooks, refuse_second_listener
 from selfish_rnn.sparsifier.selection import Selector, choose_weights
+from selfish_rnn.sparsifier.weights import MaskedWeight
 from selfish_rnn.topology import DENSE, GateLayout, Topology
 
 __all__ = ["ISS", "DescribesUnits", "IntrinsicSparseStructures", "UnitLayer", "UnitPart", "live_units", "shrink"]
@@ -180,14 +181,14 @@ FLOOR = 1e-8
 """Added to the squared norm of every group, so that the penalty has a gradient where a group is zero."""
 
 
-@dataclass
-class PenalisedWeight:
-    """One weight matrix of a model with a group penalty: what is not zero exists."""
+class PenalisedWeight(MaskedWeight):
+    """Dense matrix of a model with a group penalty. Nothing is masked; the weights that are not zero exist."""
 
-    name: str
-    parameter: nn.Parameter
-    gates: GateLayout
-    grouped: bool
+    def __init__(self, name: str, parameter: nn.Parameter, gates: GateLayout, grouped: bool) -> None:
+        super().__init__(
+            name, parameter, gates, Topology(tuple(parameter.shape), gates, torch.arange(parameter.numel()))
+        )
+        self.grouped = grouped
 
     @property
     def topology(self) -> Topology:
@@ -196,10 +197,6 @@ class PenalisedWeight:
     @property
     def count(self) -> int:
         return int(self.parameter.detach().count_nonzero())
-
-    @property
-    def size(self) -> int:
-        return self.parameter.numel()
 
     @torch.no_grad()
     def apply_threshold(self, threshold: float) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -126,6 +127,20 @@ def fill_(tensor: Tensor, positions: Tensor, value: float) -> None:
 def _at(tensor: Tensor, positions: Tensor) -> Tensor:
     """What is at some row-major positions, however the tensor lies in memory."""
     return tensor.flatten()[positions.to(tensor.device)]
+
+
+def optimizers_of(parameters: Iterable[nn.Parameter]) -> list[Optimizer]:
+    """Return the optimizers that hold some of the parameters.
+
+    An optimizer that has made no step has announced itself to nobody, so the garbage collector is asked.
+    """
+    ids = set(map(id, parameters))
+    return [
+        optimizer
+        for optimizer in gc.get_objects()
+        if issubclass(type(optimizer), Optimizer)
+        and any(id(parameter) in ids for group in optimizer.param_groups for parameter in group["params"])
+    ]
 
 
 def keeps_momentum(optimizer: Optimizer) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -14,12 +14,61 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from selfish_rnn.sparsifier.distributed import mean_over_ranks, refuse_parted_ranks, renew_reducers
+from selfish_rnn.sparsifier.distributed import ParallelWrapper, mean_over_ranks, refuse_parted_ranks
 from selfish_rnn.sparsifier.optimizer_state import keeps_momentum, momentum
 from selfish_rnn.sparsifier.selection import Chosen, joined_gates, layer_weights
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.system import give_back_reused_memory
-from selfish_rnn.topology import ActiveWeights, GateLayout, LayerTopology, Pool, Rewiring, Signal, Topology
+from selfish_rnn.topology import (
+    ActiveWeights,
+    GateLayout,
+    LayerTopology,
+    Method,
+    Pool,
+    Rewiring,
+    Schedule,
+    Signal,
+    Topology,
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The rewirings of a run: ``rewirings`` in all, by themselves after every ``rewire_every`` steps if that is given.
+
+    The first one has the ``prune_rate``, the others what the schedule makes of it.
+    """
+
+    method: Method
+    schedule: Schedule
+    prune_rate: float
+    rewirings: int | None
+    rewire_every: int | None
+
+    def __post_init__(self) -> None:
+        method, rewirings = self.method, self.rewirings
+        if not 0 <= self.prune_rate <= 1:
+            raise ValueError(f"prune_rate is the fraction of weights rewired, from 0 to 1; got {self.prune_rate}")
+        if rewirings is not None and (not isinstance(rewirings, int) or rewirings < 1):
+            raise ValueError(f"rewirings is the number of rewirings in the run, at least 1; got {rewirings}")
+        if self.rewire_every is not None and self.rewire_every < 1:
+            raise ValueError(f"rewire_every is a number of optimizer steps, at least 1; got {self.rewire_every}")
+        if rewirings is None and (method.prunes or (method.rewires and self.schedule.decays)):
+            raise ValueError(
+                f"method {method.name!r} with a {self.schedule.name} schedule needs rewirings=, the number of "
+                "rewirings in the run (the number of epochs if you call rewire() after each)"
+            )
+
+    def rate(self, rewiring: int) -> float:
+        """The fraction of weights that a rewiring, from 1 on, removes and grows."""
+        if not self.method.rewires:
+            return 0.0
+        progress = 0.0 if self.rewirings is None else min(rewiring / self.rewirings, 1.0)
+        return self.schedule.rate(progress, self.prune_rate)
+
+    def due(self, step: int) -> bool:
+        """Whether a rewiring follows a step by itself."""
+        return self.rewire_every is not None and step % self.rewire_every == 0
 
 
 class DenseScores:
@@ -101,7 +150,7 @@ class DenseScores:
     def clear(self) -> None:
         """Forget the gradients: they have been used."""
         for weight in self._weights:
-            weight.forget_gradient()
+            weight.drop_gradient()
 
 
 class Matrix:
@@ -113,7 +162,7 @@ class Matrix:
 
     @property
     def frozen(self) -> bool:
-        return any(part.frozen for part in self.parts)
+        return not all(part.requires_grad for part in self.parts)
 
     @property
     def count(self) -> int:
@@ -137,13 +186,18 @@ class Matrix:
         """The dense score of all parts, one below the other."""
         return torch.cat([score(part) for part in self.parts])
 
-    def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
-        """Let every part take on what it has of a new topology."""
-        if len(self.parts) == 1:
-            self.parts[0].rewire(rewiring, optimizers)
-            return
-        for part, own in zip(self.parts, rewiring.divided([part.shape[0] for part in self.parts]), strict=True):
-            part.rewire(own, optimizers)
+    def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer], check_resize: Callable[[str], None]) -> None:
+        """Rewire every part by its share of a rewiring of the matrix.
+
+        ``check_resize`` is called before the number of values of a packed weight changes, with its name.
+        """
+        rows = [part.shape[0] for part in self.parts]
+        shares = [rewiring] if len(rows) == 1 else rewiring.divided(rows)
+        for part, share in zip(self.parts, shares, strict=True):
+            packed = tuple(part.parameter.shape) != part.shape
+            if packed and len(share.grown) != int(share.removed.sum()):
+                check_resize(part.name)
+            part.rewire(share, optimizers)
 
 
 class Layer:
@@ -166,10 +220,10 @@ class Layer:
             existing, topology, lambda: torch.cat([matrix.score(score).flatten() for matrix in matrices])
         )
 
-    def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
+    def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer], check_resize: Callable[[str], None]) -> None:
         """Rewire every matrix by its share of a rewiring of the layer."""
         for matrix, share in zip(self.matrices, rewiring.matrices(), strict=True):
-            matrix.rewire(share, optimizers)
+            matrix.rewire(share, optimizers, check_resize)
 
 
 def _concatenated(existing: Sequence[ActiveWeights], topology: Topology, score: Callable[[], Tensor]) -> ActiveWeights:
@@ -274,17 +328,19 @@ def rewire_matrices(
     rewirings: Iterator[Rewiring],
     optimizers: Sequence[Optimizer],
     dense_gradients: bool,
+    wrapper: ParallelWrapper,
 ) -> int:
-    """Rewire matrices or layers, the same way on every rank; how many weights went.
+    """Rewire matrices or layers, the same way on every rank; return the number of removed weights.
 
-    With ``dense_gradients`` gradients stay where no weight exists.
+    With ``dense_gradients`` gradients stay where no weight exists. The ``wrapper`` of the model follows packed weights
+    whose number of values changes.
     """
     weights = [weight for matrix in matrices for weight in matrix.parts]
     sizes = [weight.parameter.numel() for weight in weights]
     removed = 0
     for matrix in matrices:
         rewiring = next(rewirings)  # zip would hold on to the one before
-        matrix.rewire(rewiring, optimizers)
+        matrix.rewire(rewiring, optimizers, wrapper.check)
         if not dense_gradients:
             for weight in matrix.parts:
                 weight.mask_gradient()
@@ -292,6 +348,6 @@ def rewire_matrices(
         del rewiring
         give_back_reused_memory()
     refuse_parted_ranks(weights)
-    parameters = zip((weight.parameter for weight in weights), sizes, strict=True)
-    renew_reducers([parameter for parameter, size in parameters if parameter.numel() != size])
+    if any(weight.parameter.numel() != size for weight, size in zip(weights, sizes, strict=True)):
+        wrapper.replan()
     return removed

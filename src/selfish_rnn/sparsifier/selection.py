@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from selfish_rnn.sparsifier.deferred import DeferredWeight, is_deferred
-from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight, StoredWeight
+from selfish_rnn.sparsifier.weights import MaskedWeight, SparseWeight
 from selfish_rnn.topology import GateLayout, Method, Topology
 from selfish_rnn.topology.gates import GRU_GATES, LSTM_GATES, RNN_GATES
 
@@ -173,10 +173,10 @@ def _divided(module: nn.Module, names: tuple[str, ...], layout: GateLayout) -> d
     return parts
 
 
-def _weight(module: nn.Module, name: str) -> nn.Parameter | StoredWeight:
+def _weight(module: nn.Module, name: str) -> nn.Parameter | SparseWeight:
     """Return a weight of a module or of its submodules, which its registration names."""
     try:
-        weight: nn.Parameter | StoredWeight = operator.attrgetter(name)(module)
+        weight: nn.Parameter | SparseWeight = operator.attrgetter(name)(module)
     except AttributeError:
         available = [
             f"{prefix}.{local}".lstrip(".")
@@ -205,11 +205,11 @@ def _layouts(module: nn.Module) -> RegisteredLayouts:
     return {} if registration is None else registration.layouts(module)
 
 
-def matrices(module: nn.Module) -> Iterator[tuple[str, nn.Parameter | StoredWeight]]:
+def matrices(module: nn.Module) -> Iterator[tuple[str, nn.Parameter | SparseWeight]]:
     """What a module holds itself of parameters, and of matrices that are stored in a form of their own."""
     yield from module.named_parameters(recurse=False, remove_duplicate=False)
     for name, child in module._modules.items():
-        if isinstance(child, StoredWeight):
+        if isinstance(child, SparseWeight):
             yield name, child
 
 
@@ -259,7 +259,7 @@ class Chosen(NamedTuple):
     """A weight that is made sparse, or is stored so that it is."""
 
     name: str
-    weight: nn.Parameter | StoredWeight
+    weight: nn.Parameter | SparseWeight
     gates: GateLayout
 
     @property
@@ -273,21 +273,21 @@ class Chosen(NamedTuple):
 
     @property
     def parameter(self) -> nn.Parameter:
-        return self.weight.values if isinstance(self.weight, StoredWeight) else self.weight
+        return self.weight.parameter if isinstance(self.weight, SparseWeight) else self.weight
 
     @property
     def stored(self) -> bool:
         """Whether it has a topology already."""
-        return isinstance(self.weight, StoredWeight)
+        return isinstance(self.weight, SparseWeight)
 
     def bind(self, topology: Topology) -> SparseWeight:
         """The weight under a sparsifier, with this topology: its own, if it has one."""
         name, weight, gates = self
-        if isinstance(weight, StoredWeight):
-            return weight.sparse_weight(name, gates)
+        if isinstance(weight, SparseWeight):
+            return weight.bind(name, gates)
         kind = DeferredWeight if is_deferred(weight) else MaskedWeight
         bound = kind(name, weight, gates, topology)
-        bound.bind()
+        bound.delete_outside()
         return bound
 
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-import math
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
 from selfish_rnn.sparsifier.base import SparseTraining, refuse_missing, saved_rewirings
-from selfish_rnn.sparsifier.distributed import common_seed
+from selfish_rnn.sparsifier.distributed import ParallelWrapper, common_seed
 from selfish_rnn.sparsifier.hooks import Hooks, ManualUpdates, refuse_second_listener
-from selfish_rnn.sparsifier.rewiring import DenseScores, Layer, Matrices, Matrix, rewire_matrices
+from selfish_rnn.sparsifier.optimizer_state import optimizers_of
+from selfish_rnn.sparsifier.rewiring import DenseScores, Layer, Matrices, Matrix, Plan, rewire_matrices
 from selfish_rnn.sparsifier.selection import Chosen, Selector, choose_weights, warn_of_dense
 from selfish_rnn.sparsifier.start import (
     MIN_SIDE,
@@ -26,6 +26,7 @@ from selfish_rnn.sparsifier.start import (
     WeightBudget,
     check_saved_pool,
     check_start,
+    pruned_counts,
     rescale_,
     saved_topologies,
     starting_topologies,
@@ -39,169 +40,11 @@ from selfish_rnn.topology import Allocation, Method, Rewiring, Schedule, prune, 
 from selfish_rnn.topology.layout import topology_tensors
 from selfish_rnn.topology.methods import find_method, find_part
 
-
-@dataclass(frozen=True)
-class Plan:
-    """The rewirings of a run: ``rewirings`` in all, by themselves after every ``rewire_every`` steps if that is given.
-
-    The first one has the ``prune_rate``, the others what the schedule makes of it.
-    """
-
-    method: Method
-    schedule: Schedule
-    prune_rate: float
-    rewirings: int | None
-    rewire_every: int | None
-
-    def __post_init__(self) -> None:
-        method, rewirings = self.method, self.rewirings
-        if not 0 <= self.prune_rate <= 1:
-            raise ValueError(f"prune_rate is the fraction of weights rewired, from 0 to 1; got {self.prune_rate}")
-        if rewirings is not None and (not isinstance(rewirings, int) or rewirings < 1):
-            raise ValueError(f"rewirings is the number of rewirings in the run, at least 1; got {rewirings}")
-        if self.rewire_every is not None and self.rewire_every < 1:
-            raise ValueError(f"rewire_every is a number of optimizer steps, at least 1; got {self.rewire_every}")
-        if rewirings is None and (method.prunes or (method.rewires and self.schedule.decays)):
-            raise ValueError(
-                f"method {method.name!r} with a {self.schedule.name} schedule needs rewirings=, the number of "
-                "rewirings in the run (the number of epochs if you call rewire() after each)"
-            )
-
-    def rate(self, rewiring: int) -> float:
-        """The fraction of weights that a rewiring, from 1 on, removes and grows."""
-        if not self.method.rewires:
-            return 0.0
-        progress = 0.0 if self.rewirings is None else min(rewiring / self.rewirings, 1.0)
-        return self.schedule.rate(progress, self.prune_rate)
-
-    def due(self, step: int) -> bool:
-        """Whether a rewiring follows a step by itself."""
-        return self.rewire_every is not None and step % self.rewire_every == 0
-
-
-class TopologyKeeper(SparseTraining):
-    """Keeps gradients and weights zero outside the topology, whatever optimizers hold them.
-
-    It also knows these optimizers, and what they or backward passes have of all positions, where the method goes by it.
-    """
-
-    def __init__(self, model: nn.Module, weights: list[SparseWeight], method: Method) -> None:
-        self.method = method
-        self.weights: list[SparseWeight] = weights
-        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self._resumed = False
-        self._stays_dense = self.active_weights == self.total_weights and not method.prunes
-        self._weights_loaded = False
-        self._scores = DenseScores(method.signal, weights, self._optimizers)
-        self._hooks = Hooks(self, model)
-        self._mask_gradients()
-
-    @property
-    def sparse_weights(self) -> list[SparseWeight]:
-        return self.weights
-
-    def replace_weights(self, model: nn.Module, weights: Sequence[SparseWeight], before: nn.Module) -> None:
-        """Take over other objects, of the same matrices with the same topologies, in place of ``weights``.
-
-        An engine that stores weights in its own way calls this. The parameters are other ones afterwards, so no
-        optimizer may hold the old ones. The model ``before`` is the same, or the module whose place it has taken.
-        """
-        if self._optimizers:
-            raise RuntimeError("the weights of a model change their form before its optimizer is made, not after")
-        self._hooks.release()
-        self.weights[:] = weights
-        self._hooks = Hooks(self, model, before)
-
-    def track(self, optimizer: Optimizer) -> None:
-        """Start afresh, at rewirings, what this optimizer remembers of rewired weights.
-
-        Happens by itself at the optimizer's first step, and at a rewiring between :meth:`load_state_dict` and that
-        step.
-        """
-        self._optimizers.add(optimizer)
-
-    def _track_resumed(self) -> None:
-        """Track the optimizers of a resumed run, which have state but have made no step in this process.
-
-        Only the garbage collector knows them: an optimizer that loads its state announces it to nobody.
-        """
-        if self._resumed and not self._optimizers:
-            own = set(map(id, self.hooked_parameters))
-            for optimizer in [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]:
-                if any(id(parameter) in own for group in optimizer.param_groups for parameter in group["params"]):
-                    self.track(optimizer)
-        self._resumed = False
-
-    def apply_masks(self) -> None:
-        """Set all weights outside the topology to zero.
-
-        The steps of torch's optimizers do this. Call it after any other change of the weights: an update of your own,
-        added noise, an average copied into the model.
-        """
-        if not self._stays_dense:
-            for weight in self.weights:
-                weight.apply_mask()
-
-    def dense_gradients(self) -> contextlib.AbstractContextManager[None]:
-        """Put the last pass before a :meth:`rewire`, forward and backward, in this block if growth goes by gradient.
-
-        ::
-
-            with sparsifier.dense_gradients():
-                loss = criterion(model(inputs), targets)
-                loss.backward()
-
-        Only RigL, and SNFS with an optimizer without momentum, collect anything in it; with ``rewire_every`` it
-        happens by itself.
-        """
-        return self._scores.collecting()
-
-    # What hooks tell
-
-    def on_gradient(self, index: int, gradient: Tensor) -> Tensor | None:
-        # Methods that grow by the gradient collect it before it is masked.
-        weight = self.weights[index]
-        weight.gradient_computed(gradient)
-        return None if self._gradients_stay_dense else weight.masked_gradient(gradient)
-
-    def before_step(self) -> None:
-        # After the step it would be too late: momentum of all positions moves weights outside the topology.
-        self._check_loaded()
-
-    def on_step(self, optimizer: Optimizer, held: Sequence[int]) -> None:
-        self.track(optimizer)
-        self._resumed = False
-        if not self._stays_dense:
-            for index in held:
-                self.weights[index].apply_mask()
-
-    def on_load(self) -> None:
-        self._weights_loaded = True  # their topology may be loaded after them
-
-    @property
-    def _gradients_stay_dense(self) -> bool:
-        return self._stays_dense or self._scores.in_momentum()
-
-    def _mask_gradients(self) -> None:
-        """Mask gradients from before the topology was set."""
-        if not self._gradients_stay_dense:
-            for weight in self.weights:
-                weight.mask_gradient()
-
-    def _check_loaded(self) -> None:
-        if self._weights_loaded:
-            for weight in self.weights:
-                weight.check_loaded_weights()
-        self._weights_loaded = False
-        for weight in self.weights:
-            weight.forget_deleted()
-
-
 STATE_KEYS = ("rewirings_done", "steps_done", "last_rewired_fraction", "parts", "generator", "shapes", "topologies")
 
 
-class Sparsifier(TopologyKeeper):
-    """Makes the weight matrices of a model sparse and rewires them as a method says.
+class Sparsifier(SparseTraining):
+    """Makes the weight matrices of a model sparse and rewires them by a method.
 
     ::
 
@@ -315,7 +158,15 @@ class Sparsifier(TopologyKeeper):
                 if rescale or not weights[number].was_sparse:  # a trained model may find its saved topology next
                     weight_budget = None if budgets is None else budgets[number]
                     rescale_(weights[number].parameter, topologies[number], density, weight_budget)
-        super().__init__(model, weights, self.method)
+        self.weights: list[SparseWeight] = weights
+        self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._ddp = ParallelWrapper()
+        self._resumed = False
+        self._weights_loaded = False
+        self._stays_dense = self.active_weights == self.total_weights and not self.method.prunes
+        self._scores = DenseScores(self.method.signal, weights, self._optimizers)
+        self._hooks = Hooks(self, model)
+        self._mask_gradients()
         own = set(map(id, self.hooked_parameters))
         self._left_dense = [
             (name, parameter.numel())
@@ -325,17 +176,85 @@ class Sparsifier(TopologyKeeper):
         self._await_rewiring()
 
     @property
+    def sparse_weights(self) -> list[SparseWeight]:
+        return self.weights
+
+    @property
     def _rewired_weights(self) -> list[SparseWeight]:
         """All weights but those that ``sparsity`` leaves dense."""
         return [self.weights[number] for number in self._rewired]
+
+    @property
+    def in_training(self) -> bool:
+        """Whether an optimizer that holds some of the weights has made a step."""
+        return bool(self._optimizers)
 
     def reseed(self, seed: int) -> None:
         """Draw the positions of all further rewirings from another seed than the starting topology."""
         self._generator.manual_seed(seed)
 
-    def replace_weights(self, model: nn.Module, weights: Sequence[SparseWeight], before: nn.Module) -> None:
-        super().replace_weights(model, weights, before)
+    def replace_weights(
+        self, model: nn.Module, convert: Callable[[SparseWeight], SparseWeight], before: nn.Module
+    ) -> None:
+        """Replace every weight by another form of it, with the same topology.
+
+        ``model`` has the new forms. ``before`` is the same model, or the module that it replaces. No optimizer may hold
+        the old parameters.
+        """
+        if self.in_training:
+            raise RuntimeError("the weights of a model change their form before its optimizer is made, not after")
+        weights = [convert(weight) for weight in self.weights]
+        self._hooks.release()
+        self.weights[:] = weights
+        self._hooks = Hooks(self, model, before)
         self._await_rewiring()
+
+    def track(self, optimizer: Optimizer) -> None:
+        """Reset this optimizer's state of rewired weights at rewirings.
+
+        Happens by itself at the optimizer's first step, and at a rewiring between :meth:`load_state_dict` and that
+        step.
+        """
+        self._optimizers.add(optimizer)
+
+    def _track_resumed(self) -> None:
+        """Track the optimizers of a resumed run, which have state but have made no step in this process."""
+        if self._resumed and not self._optimizers:
+            for optimizer in optimizers_of(self.hooked_parameters):
+                self.track(optimizer)
+        self._resumed = False
+
+    def register_ddp(self, wrapper: DistributedDataParallel | None) -> None:
+        """Register the ``DistributedDataParallel`` around the model; None if you reduce gradients yourself.
+
+        It is needed for a packed model under several processes, with methods that change the number of weights of a
+        matrix (DSR, GMP): the wrapper then plans its reductions again after such a rewiring.
+        """
+        self._ddp.register(wrapper, self.hooked_parameters)
+
+    def apply_masks(self) -> None:
+        """Set all weights outside the topology to zero.
+
+        The steps of torch's optimizers do this. Call it after any other change of the weights: an update of your own,
+        added noise, an average copied into the model.
+        """
+        if not self._stays_dense:
+            for weight in self.weights:
+                weight.apply_mask()
+
+    def dense_gradients(self) -> contextlib.AbstractContextManager[None]:
+        """Put the last pass before a :meth:`rewire`, forward and backward, in this block if growth goes by gradient.
+
+        ::
+
+            with sparsifier.dense_gradients():
+                loss = criterion(model(inputs), targets)
+                loss.backward()
+
+        Only RigL, and SNFS with an optimizer without momentum, collect anything in it; with ``rewire_every`` it
+        happens by itself.
+        """
+        return self._scores.collecting()
 
     # Counting
 
@@ -351,14 +270,9 @@ class Sparsifier(TopologyKeeper):
         if not self.method.prunes:
             return self._counts
         matrices = self._matrices.of(self._rewired_weights)
-        if self._budgets is None:
-            counts = self.method.counts(self._matrices.shapes, self.sparsity, rewirings, self.rewirings)
-        else:
-            final = {each.chosen.name: each.count for each in self._budgets}
-            counts = []
-            for shape, matrix in zip(self._matrices.shapes, matrices, strict=True):
-                sparsity = 1 - sum(final[part.name] for part in matrix.parts) / math.prod(shape)
-                counts += self.method.counts([shape], sparsity, rewirings, self.rewirings)
+        names = [[part.name for part in matrix.parts] for matrix in matrices]
+        shapes, planned = self._matrices.shapes, self.rewirings
+        counts = pruned_counts(self.method, shapes, names, self._budgets or self.sparsity, rewirings, planned)
         return [each.count if each.frozen else count for each, count in zip(matrices, counts, strict=True)]
 
     @property
@@ -407,7 +321,7 @@ class Sparsifier(TopologyKeeper):
         self._check_loaded()
         self._track_resumed()
         for weight in self.weights:
-            weight.refuse_non_finite()
+            weight.check_finite()
             weight.check_trained_weights()
         rate = self.prune_rate
         self.rewirings_done += 1
@@ -416,7 +330,7 @@ class Sparsifier(TopologyKeeper):
         if matrices and (self.method.prunes or rate > 0):
             before, rewirings = self.active_weights, self._rewirings(matrices, rate)
             optimizers = [each for each in self._optimizers if not self._scores.is_momentum_of(each)]
-            removed = rewire_matrices(matrices, rewirings, optimizers, self._scores.in_momentum())
+            removed = rewire_matrices(matrices, rewirings, optimizers, self._scores.in_momentum(), self._ddp)
             self.last_rewired_fraction = removed / before
         self._scores.clear()
 
@@ -428,25 +342,34 @@ class Sparsifier(TopologyKeeper):
         thawed = [count for matrix, count in zip(every, counts, strict=True) if not matrix.frozen]
         return prune(self.method, network, thawed, self._generator)
 
+    # Events of hooks
+
+    def on_gradient(self, index: int, gradient: Tensor) -> Tensor | None:
+        weight = self.weights[index]
+        if self._manual_updates.backward(index, weight.parameter):
+            self._hooks.listen_to_forward()
+        # Methods that grow by the gradient collect it before it is masked.
+        weight.gradient_computed(gradient)
+        return None if self._gradients_stay_dense else weight.masked_gradient(gradient)
+
+    def before_step(self) -> None:
+        # After the step it would be too late: momentum of all positions moves weights outside the topology.
+        self._check_loaded()
+
     def on_step(self, optimizer: Optimizer, held: Sequence[int]) -> None:
-        super().on_step(optimizer, held)
+        self.track(optimizer)
+        self._resumed = False
+        if not self._stays_dense:
+            for index in held:
+                self.weights[index].apply_mask()
         self._manual_updates.reset()
         self._hooks.ignore_forward()
         if self.rewire_every is not None and self._counts_steps(optimizer):
             self._count_step()
 
-    def _count_step(self) -> None:
-        self.steps_done += 1
-        if self._plan.due(self.steps_done):
-            self._rewire_now()
-        self._await_rewiring()
-
-    # Loops without an optimizer
-
-    def on_gradient(self, index: int, gradient: Tensor) -> Tensor | None:
-        if self._manual_updates.backward(index, self.weights[index].parameter):
-            self._hooks.listen_to_forward()
-        return super().on_gradient(index, gradient)
+    def on_load(self) -> None:
+        self._weights_loaded = True  # their topology may be loaded after them
+        self._manual_updates.forget()
 
     def on_forward(self) -> None:
         if any(True for _ in self._hooks.lost()):
@@ -455,9 +378,29 @@ class Sparsifier(TopologyKeeper):
             self._count_step()
         self._manual_updates.look(self.hooked_parameters)
 
-    def on_load(self) -> None:
-        super().on_load()
-        self._manual_updates.forget()
+    def _count_step(self) -> None:
+        self.steps_done += 1
+        if self._plan.due(self.steps_done):
+            self._rewire_now()
+        self._await_rewiring()
+
+    @property
+    def _gradients_stay_dense(self) -> bool:
+        return self._stays_dense or self._scores.in_momentum()
+
+    def _mask_gradients(self) -> None:
+        """Mask gradients from before the topology was set."""
+        if not self._gradients_stay_dense:
+            for weight in self.weights:
+                weight.mask_gradient()
+
+    def _check_loaded(self) -> None:
+        if self._weights_loaded:
+            for weight in self.weights:
+                weight.check_loaded_weights()
+        self._weights_loaded = False
+        for weight in self.weights:
+            weight.drop_backup()
 
     def _await_rewiring(self) -> None:
         """If the next step is followed by a rewiring by itself, its gradients may be needed."""
@@ -543,9 +486,9 @@ class Sparsifier(TopologyKeeper):
         self._resumed = True
         self._mask_gradients()
         for weight in self.weights:
-            weight.forget_gradient()
+            weight.drop_gradient()
             if weight.name in state.get("gradients", {}):
-                weight.take_gradient(state["gradients"][weight.name])
+                weight.load_gradient(state["gradients"][weight.name])
         self._await_rewiring()
 
     # Looking

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,7 +16,7 @@ from selfish_rnn.errors import nearest, shown
 from selfish_rnn.sparsifier.deferred import is_deferred
 from selfish_rnn.sparsifier.rewiring import Matrices
 from selfish_rnn.sparsifier.selection import Chosen, joined_gates, matches_name, unpackable
-from selfish_rnn.sparsifier.weights import SparseWeight, StoredWeight
+from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.topology import Allocation, Method, Topology
 from selfish_rnn.topology.allocation import budget
 from selfish_rnn.topology.layout import read_topology, stored_keys
@@ -307,6 +307,28 @@ def starting_topologies(
     return matrices.random_topologies(chosen, counts, generator), False
 
 
+def pruned_counts(
+    method: Method,
+    shapes: Sequence[tuple[int, ...]],
+    names: Sequence[Sequence[str]],
+    sparsity: float | Sequence[WeightBudget],
+    done: int,
+    planned: int | None,
+) -> list[int]:
+    """Return the number of weights of each matrix after ``done`` rewirings of a method that prunes.
+
+    ``names`` are those of the weights that make up each matrix. ``sparsity`` is the final one, or a budget per weight.
+    """
+    if isinstance(sparsity, float | int):
+        return method.counts(shapes, sparsity, done, planned)
+    final = {budget.chosen.name: budget.count for budget in sparsity}
+    sparsities = [
+        1 - sum(final[name] for name in parts) / math.prod(shape) for shape, parts in zip(shapes, names, strict=True)
+    ]
+    pairs = zip(shapes, sparsities, strict=True)
+    return [count for shape, each in pairs for count in method.counts([shape], each, done, planned)]
+
+
 def _pruned_as_a_whole(each: WeightBudget, method: Method) -> WeightBudget:
     if each.by_gate:
         raise ValueError(
@@ -350,8 +372,8 @@ def _existing(chosen: Sequence[Chosen], masks: Mapping[str, Tensor] | None, spar
     """The topologies that masks give, or without them the weights that are not zero; of about this sparsity."""
     topologies = []
     for name, weight, gates in chosen:
-        if isinstance(weight, StoredWeight):
-            topologies.append(weight.sparse_weight(name, gates).topology)
+        if isinstance(weight, SparseWeight):
+            topologies.append(replace(weight.topology, gates=gates))
             continue
         if masks is not None and name not in masks:
             raise ValueError(f"masks= has the names of weights, such as {name}, not those of modules or patterns")

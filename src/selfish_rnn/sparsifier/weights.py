@@ -1,11 +1,11 @@
-"""One weight matrix that is sparse."""
+"""Sparse weights: the interface, and the masked implementation."""
 
 from __future__ import annotations
 
 import abc
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -15,73 +15,55 @@ from selfish_rnn.sparsifier.optimizer_state import fill_, reset_state
 from selfish_rnn.topology import ActiveWeights, GateLayout, Rewiring, Topology
 
 
-class TrainedWeight(Protocol):
-    """One weight matrix whose zeros are counted."""
-
-    name: str
-    parameter: nn.Parameter
-
-    @property
-    def topology(self) -> Topology: ...
-
-    @property
-    def count(self) -> int: ...
-
-    @property
-    def size(self) -> int: ...
-
-
-class StoredWeight(nn.Module):
-    """A matrix that stores its weights in a form of its own, and with them its topology: packed weights do."""
-
-    shape: tuple[int, int]
-    values: nn.Parameter
-
-    @property
-    def requires_grad(self) -> bool:
-        return self.values.requires_grad
-
-    def sparse_weight(self, name: str, gates: GateLayout) -> SparseWeight:
-        """The same under a sparsifier."""
-        raise NotImplementedError
-
-
 class SparseWeight(abc.ABC):
-    """One weight matrix under a sparsifier: its parameter, its shape, its gates and which of its weights exist.
+    """One weight matrix and its topology, as a sparsifier sees it.
 
-    How the weights are stored is the engine's business: the parameter of a :class:`MaskedWeight` has the shape of the
-    matrix, that of a packed weight holds the existing weights only.
+    The two implementations store the weights differently: a :class:`MaskedWeight` as a dense parameter and a mask, a
+    :class:`~selfish_rnn.engine.PackedWeight` as the existing weights only.
     """
 
-    def __init__(self, name: str, parameter: nn.Parameter, shape: tuple[int, ...], gates: GateLayout) -> None:
-        self.name = name
-        self.parameter = parameter
-        self.shape = shape
-        self.gates = gates
+    name: str
+    """Name of the weight in the model."""
+
+    shape: tuple[int, ...]
+    """Shape of the matrix, which may differ from that of the parameter."""
+
+    gates: GateLayout
+    """Gates in the rows of the matrix."""
+
+    @property
+    @abc.abstractmethod
+    def parameter(self) -> nn.Parameter:
+        """Parameter that optimizers train."""
 
     @property
     @abc.abstractmethod
     def topology(self) -> Topology:
-        """Which positions exist."""
+        """Existing positions."""
 
     @property
     @abc.abstractmethod
     def count(self) -> int:
-        """How many."""
+        """Number of existing weights."""
 
     @property
     def size(self) -> int:
-        """How many positions the matrix has."""
+        """Number of positions of the matrix."""
         return math.prod(self.shape)
 
     @property
-    def frozen(self) -> bool:
-        """Whether it is not trained for now, and so not rewired."""
-        return not self.parameter.requires_grad
+    def requires_grad(self) -> bool:
+        """Whether the weight is trained; a frozen one is not rewired."""
+        return self.parameter.requires_grad
+
+    def bind(self, name: str, gates: GateLayout) -> Self:
+        """Take the name and the gates that a sparsifier has for the weight."""
+        self.name, self.gates = name, gates
+        return self
 
     @torch.no_grad()
-    def refuse_non_finite(self) -> None:
-        """Raise an error if a weight is NaN or infinite: comparing magnitudes, a rewiring would make no sense of it."""
+    def check_finite(self) -> None:
+        """Raise an error if a weight is NaN or infinite: a rewiring compares magnitudes."""
         if not torch.isfinite(self.parameter).all():
             raise FloatingPointError(
                 f"{self.name} has NaN or infinite weights: the training has diverged, or they were so from the start. "
@@ -91,39 +73,38 @@ class SparseWeight(abc.ABC):
 
     @abc.abstractmethod
     def gather(self, tensor: Tensor) -> Tensor:
-        """Of a tensor of the parameter's shape, what belongs to existing weights, in the order of their positions."""
+        """Return the entries of existing weights, in the order of their positions, from a tensor like the parameter."""
 
     @abc.abstractmethod
     def scatter(self, values: Tensor) -> Tensor:
-        """A tensor of the parameter's shape with these values for the existing weights and zeros elsewhere."""
+        """Undo :meth:`gather`: return a tensor like the parameter, with zeros where no weight exists."""
 
     @abc.abstractmethod
     def load_topology(self, topology: Topology) -> None:
-        """Take on a saved topology; the values of weights are those that were bound or loaded."""
+        """Change to a saved topology; the values of weights are those that were bound or loaded."""
 
     @abc.abstractmethod
-    def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
-        """Take on a new topology.
+    def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer] = ()) -> None:
+        """Change to the topology of a rewiring.
 
-        Removed and grown weights start anew, at zero, and the optimizers know nothing of them but how long the steps
-        of the others are.
+        Removed and grown weights start at zero, with fresh state in the optimizers.
         """
 
     @abc.abstractmethod
     def existing(self, score: Callable[[], Tensor] | None = None) -> ActiveWeights:
-        """The existing weights and their gradients, as a rewiring takes them."""
+        """Return the existing weights and their gradients, for a rewiring."""
 
-    # What only some engines have to do
+    # Only a dense parameter can have weights outside the topology.
 
     def apply_mask(self) -> None:  # noqa: B027
-        """Set to zero what does not exist."""
+        """Set the weights outside the topology to zero."""
 
     def has_weights_outside(self) -> bool:
-        """Whether a weight that does not exist is not zero."""
+        """Return whether a weight outside the topology is not zero."""
         return False
 
     def check_loaded_weights(self) -> None:
-        """Raise an error if weights were loaded that do not lie in the topology, before they are set to zero."""
+        """Raise an error if weights outside the topology were loaded, before they are set to zero."""
         if self.has_weights_outside():
             raise RuntimeError(
                 f"weights of {self.name} were loaded that do not lie in the sparsifier's topology, and would be "
@@ -143,11 +124,11 @@ class SparseWeight(abc.ABC):
 
     @property
     def was_sparse(self) -> bool:
-        """Whether the matrix was mostly zero when it was bound, as the weights of a trained sparse model are."""
+        """Whether the matrix was mostly zero when it was bound, as in a trained sparse model."""
         return False
 
-    def forget_deleted(self) -> None:  # noqa: B027
-        """Give up what binding deleted."""
+    def drop_backup(self) -> None:  # noqa: B027
+        """Free the weights that binding deleted, which are kept for :meth:`load_topology`."""
 
     def mask_gradient(self) -> None:  # noqa: B027
         """Set ``.grad`` to zero where no weight exists."""
@@ -156,54 +137,58 @@ class SparseWeight(abc.ABC):
         """Return a gradient with zeros where no weight exists, or None if it has them already."""
         return None
 
-    # The gradient of all positions, for methods that grow by it
+    # The gradient of all positions, for methods that grow by it.
 
     @abc.abstractmethod
     def collect_gradient(self) -> None:
-        """From now on add up the dense gradients of backward passes."""
+        """Start to add up the dense gradients of backward passes."""
 
     @abc.abstractmethod
     def stop_collecting(self) -> None:
-        """No longer; what was collected stays."""
+        """Stop, and keep the sum."""
 
     @abc.abstractmethod
-    def forget_gradient(self) -> None:
-        """Give up what was collected."""
+    def drop_gradient(self) -> None:
+        """Stop, and free the sum."""
 
     @abc.abstractmethod
-    def take_gradient(self, gradient: Tensor) -> None:
-        """Take a saved gradient for what was collected."""
+    def load_gradient(self, gradient: Tensor) -> None:
+        """Take a saved gradient as the sum."""
 
     @property
     @abc.abstractmethod
     def has_gradient(self) -> bool:
-        """Whether anything was collected."""
+        """Whether there is a sum."""
 
     @abc.abstractmethod
     def collected_gradient(self) -> Tensor:
-        """What was collected, of the shape of the matrix."""
+        """Return the sum, in the shape of the matrix."""
 
     def gradient_computed(self, gradient: Tensor) -> None:  # noqa: B027
-        """A backward pass has computed the gradient of the parameter."""
+        """Take the gradient of the parameter that a backward pass has computed."""
 
 
 class MaskedWeight(SparseWeight):
-    """A matrix stored whole, with a mask that is 1 where a weight exists."""
+    """Dense matrix with a mask that is 1 where a weight exists."""
 
     _deleted: tuple[Tensor, Tensor] | None = None
 
     def __init__(self, name: str, parameter: nn.Parameter, gates: GateLayout, topology: Topology) -> None:
-        super().__init__(name, parameter, tuple(parameter.shape), gates)
+        self.name, self._parameter, self.gates = name, parameter, gates
+        self.shape = tuple(parameter.shape)
         self._set_mask(topology)
         self._collecting = False
         self._collected: Tensor | None = None
 
-    @torch.no_grad()
-    def bind(self) -> None:
-        """Set to zero what does not exist.
+    @property
+    def parameter(self) -> nn.Parameter:
+        return self._parameter
 
-        Of a matrix that is mostly zero the deleted weights are kept for a while, in case that the topology they lie in
-        is loaded next.
+    @torch.no_grad()
+    def delete_outside(self) -> None:
+        """Set the weights outside the topology to zero.
+
+        If the matrix is mostly zero, they are kept for a while: their topology may be loaded next.
         """
         if not self.parameter.is_meta and 0 < int(self.parameter.count_nonzero()) < self.size / 2:
             flat = (self.parameter * (1 - self._mask_here())).flatten()
@@ -215,7 +200,7 @@ class MaskedWeight(SparseWeight):
     def was_sparse(self) -> bool:
         return self._deleted is not None
 
-    def forget_deleted(self) -> None:
+    def drop_backup(self) -> None:
         self._deleted = None
 
     @property
@@ -240,7 +225,7 @@ class MaskedWeight(SparseWeight):
             positions, values = (tensor.to(self.parameter.device) for tensor in self._deleted)
             whole = self.parameter.new_zeros(self.size).index_copy_(0, positions, values.to(self.parameter.dtype))
             self.parameter.add_(whole.view(self.shape))
-            self.forget_deleted()
+            self.drop_backup()
         self._set_mask(topology)
 
     def existing(self, score: Callable[[], Tensor] | None = None) -> ActiveWeights:
@@ -248,7 +233,7 @@ class MaskedWeight(SparseWeight):
         values = _at(self.parameter.detach(), topology)
         return ActiveWeights(topology, values, None if gradient is None else _at(gradient, topology), score)
 
-    def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer]) -> None:
+    def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer] = ()) -> None:
         self._set_mask(rewiring.topology)
         # Moved to the device once, not for every tensor of optimizer state.
         removed, grown, kept = (
@@ -284,10 +269,10 @@ class MaskedWeight(SparseWeight):
     def stop_collecting(self) -> None:
         self._collecting = False
 
-    def forget_gradient(self) -> None:
+    def drop_gradient(self) -> None:
         self._collecting, self._collected = False, None
 
-    def take_gradient(self, gradient: Tensor) -> None:
+    def load_gradient(self, gradient: Tensor) -> None:
         self._collected = gradient.to(self.parameter.device, self.parameter.dtype)
 
     @property

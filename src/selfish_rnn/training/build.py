@@ -21,7 +21,7 @@ from selfish_rnn.optim import IterateAverage, NonMonotoneTrigger
 from selfish_rnn.sparsifier import SparseTraining, Sparsifier
 from selfish_rnn.sparsifier.deferred import deferred_init
 from selfish_rnn.sparsifier.iss import ISS, IntrinsicSparseStructures
-from selfish_rnn.training.ranks import Ranks, refuse_uneven_parts
+from selfish_rnn.training.ranks import Ranks, check_even_parts
 from selfish_rnn.training.windows import batched
 
 LEARNED = 0.9
@@ -47,15 +47,15 @@ def build_optimizer(
 
 
 def learned_loss(corpus: Corpus) -> float:
-    """Return the validation loss below which a network has learned more than the frequencies of words.
+    """Return the validation loss below which a network has learned more than word frequencies.
 
-    It is that of 0.9 times the unigram perplexity.
+    It is the loss of 0.9 times the unigram perplexity.
     """
     return math.log(LEARNED * unigram_perplexity(corpus, "valid"))
 
 
 class LearningRate:
-    """The learning rate over the epochs: constant, dropped when validation stalls, or decayed after some epochs."""
+    """Learning rate over the epochs: constant, dropped when validation stalls, or decayed after some epochs."""
 
     def __init__(self, settings: OptimizerSettings) -> None:
         self.settings = settings
@@ -64,7 +64,7 @@ class LearningRate:
         self.stalled = 0
 
     def validated(self, epoch: int, loss: float) -> None:
-        """Take the validation loss after ``epoch`` epochs."""
+        """Update the rate with the validation loss of an epoch."""
         drop, decay = self.settings.drop, self.settings.decay
         if loss < self.best:
             self.best, self.stalled = loss, 0
@@ -77,7 +77,7 @@ class LearningRate:
             self.value /= decay.factor
 
     def apply(self, optimizer: Optimizer, scale: float = 1.0) -> None:
-        """Set the learning rate for the next update."""
+        """Set the learning rate of the next update."""
         for group in optimizer.param_groups:
             group["lr"] = self.value * scale
 
@@ -90,7 +90,7 @@ class LearningRate:
 
 @dataclass(frozen=True)
 class BestEpoch:
-    """The epoch of an average with the lowest validation loss; ``averaging`` is false if it had not started by then."""
+    """Epoch of an average with the lowest validation loss; ``averaging`` is false if it had not started by then."""
 
     epoch: int
     valid_loss: float
@@ -100,18 +100,18 @@ class BestEpoch:
 class AdditionalAverages:
     """The ``averages`` of an experiment: averages of the iterates besides that of the optimizer.
 
-    Each one starts by itself; before its start it stands for the raw weights. The validation of an average is therefore
-    the same as in a run whose optimizer has this average.
+    Every average starts independently. Before its start its validation is that of the raw weights, as in a run whose
+    optimizer has this average.
     """
 
     def __init__(self, experiment: Experiment, optimizer: Optimizer, below: float) -> None:
         settings, rule = experiment.averages, experiment.optimizer
         self._optimizer = optimizer
-        self._averages = {each.name: IterateAverage(each.kind, each.name) for each in settings}
-        self._restarted = [each.name for each in settings if each.restart]
+        self._averages = {average.name: IterateAverage(average.kind, average.name) for average in settings}
+        self._restarted = [average.name for average in settings if average.restart]
         self._starts = {
-            each.name: None if each.start == "trigger" else epochs_before(each.start, experiment.epochs)
-            for each in settings
+            average.name: None if average.start == "trigger" else epochs_before(average.start, experiment.epochs)
+            for average in settings
         }
         interval = rule.nonmono if isinstance(rule, AveragedSettings) else NonMonotoneTrigger().interval
         self._trigger = NonMonotoneTrigger(interval, below)
@@ -135,11 +135,11 @@ class AdditionalAverages:
                 average.update(self._optimizer)
 
     def swapped_in(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """Put an average into the model inside a block, or leave the raw weights if it has not started."""
+        """Swap an average into the model inside a block; keep the raw weights if it has not started."""
         return self._averages[name].swapped_in(self._optimizer) if self.started(name) else contextlib.nullcontext()
 
     def validated(self, name: str, loss: float) -> bool:
-        """Take the validation loss of the current epoch; return whether it is the best of this average."""
+        """Record the validation loss of the current epoch; return whether it is the best of this average."""
         if name in self.best and not loss < self.best[name].valid_loss:
             return False
         self.best[name] = BestEpoch(self._epoch + 1, loss, self.started(name))
@@ -148,7 +148,7 @@ class AdditionalAverages:
     def end_epoch(self, raw_loss: float | None) -> bool:
         """Count an epoch; return whether the averages that wait for the trigger start after it.
 
-        ``raw_loss`` is the validation loss of the raw weights. It may be left out once all averages have started.
+        ``raw_loss`` is the validation loss of the raw weights. It may be None once all averages have started.
         """
         self._epoch += 1
         if raw_loss is None or self._trigger.fired or None not in self._starts.values():
@@ -156,12 +156,12 @@ class AdditionalAverages:
         return self._trigger.observe(raw_loss)
 
     def restart(self) -> None:
-        """Restart the averages from the current raw weights, except those that are set to run on."""
+        """Restart the averages from the current raw weights, except those with ``restart: false``."""
         for name in self._restarted:
             self._averages[name].restart(self._optimizer)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the progress of the averages, which are themselves in the state of the optimizer."""
+        """Return the progress of the averages; their values are in the state of the optimizer."""
         best = {name: asdict(epoch) for name, epoch in self.best.items()}
         return {"epoch": self._epoch, "trigger": self._trigger.state_dict(), "best": best}
 
@@ -173,10 +173,10 @@ class AdditionalAverages:
 
 
 def build_network(experiment: Experiment, vocabulary: int, rewirings: int) -> tuple[LanguageModel, SparseTraining]:
-    """The language model the experiment describes, and what keeps it sparse over a run of so many rewirings.
+    """Return the language model of an experiment and its sparsifier, for a run with this number of rewirings.
 
-    Weights and topology are drawn from the experiment's seed, the same for either engine. For the packed one no matrix
-    is ever made whole.
+    Weights and topology are drawn from the experiment's seed, the same for both engines. With the packed engine no
+    matrix is ever dense.
     """
     packed = experiment.engine == "packed"
     torch.manual_seed(_start_seed(experiment))
@@ -188,7 +188,7 @@ def build_network(experiment: Experiment, vocabulary: int, rewirings: int) -> tu
 
 
 def planned_rewirings(experiment: Experiment, rows: int) -> int:
-    """How often a run on batches of so many rows rewires: after its epochs, or every so many of its updates."""
+    """Return the number of rewirings of a run: one per epoch, or one per ``rewire_every`` updates."""
     if experiment.rewire_every is None:
         return experiment.epochs
     updates = experiment.epochs * math.ceil((rows - 1) / experiment.window)
@@ -211,7 +211,8 @@ def _build_sparsifier(experiment: Experiment, model: LanguageModel, rewirings: i
         rescale=experiment.rescale,
         seed=_start_seed(experiment),
     )
-    if experiment.start_seed is not None:  # one start for several runs, each of which then goes its own way
+    sparsifier.register_ddp(None)  # the ranks sum gradients themselves
+    if experiment.start_seed is not None:  # runs with equal starts and different random draws
         torch.manual_seed(experiment.seed)
         sparsifier.reseed(experiment.seed)
     return sparsifier
@@ -222,9 +223,9 @@ def _start_seed(experiment: Experiment) -> int:
 
 
 def check_before_training(experiment: Experiment, corpus: Corpus) -> None:
-    """Find what would stop the run later: a text too short for its batches, settings that do not fit together."""
+    """Check for errors that would stop the run later, such as a text that is too short for its batches."""
     ranks = Ranks.here().size
-    refuse_uneven_parts(experiment, experiment.sub_batches * ranks, ranks)
+    check_even_parts(experiment, experiment.sub_batches * ranks, ranks)
     batched(corpus.train, experiment.batch_size, "batch_size")
     batched(corpus.valid, experiment.valid_batch_size, "valid_batch_size")
     batched(corpus.test, experiment.test_batch_size, "test_batch_size")

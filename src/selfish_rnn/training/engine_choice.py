@@ -1,4 +1,4 @@
-"""Which engine a run uses: where the packed one is faster, that one."""
+"""Choice of the engine of a run: the packed one where it is faster."""
 
 from __future__ import annotations
 
@@ -18,94 +18,103 @@ from selfish_rnn.system import available_memory, give_back_freed_memory
 from selfish_rnn.training.build import build_network
 
 ROUNDS = 3
-SECONDS = 0.5
-"""How many updates of each engine are measured at a time, and for how long, at least."""
+"""Smallest number of measured updates per engine and repetition."""
 
-TURNS = 3
-CLEAR = 1.5
-"""How often both engines are measured, unless packed is so many times as fast: one noisy moment must not decide for a
-whole run."""
+SECONDS = 0.5
+"""Smallest duration of a measurement."""
+
+REPETITIONS = 3
+"""Number of measurements of both engines, so that one noisy moment does not decide."""
+
+CLEAR_RATIO = 1.5
+"""Ratio of times above which packed is chosen without further repetitions."""
 
 KNOWN_MODELS = ("stacked-lstm", "rhn", "on-lstm")
 KNOWN_POSITIONS = 2**23
 KNOWN_SPARSITY = 0.5
 KNOWN_TOKENS = 128
-"""From here on nothing is measured: in every network of ``results/bench`` that is as large, as sparse and trained on as
-many tokens at a time, an update is at least 1.9 times as fast as a dense one, and a masked one does more than that."""
+"""Networks with at least this many tokens per update, and with the other ``KNOWN`` properties, are not measured.
+
+In all of ``results/bench`` a packed update of such a network is at least 1.9 times as fast as a dense one, and a masked
+update is slower than a dense one.
+"""
 
 MASKED_BYTES = 12
-"""What a position takes while a masked network is trained, at least: weight, mask and gradient."""
+"""Smallest number of bytes per position in the training of a masked network: weight, mask and gradient."""
 
 MARGIN = 1.05
-"""How much faster the packed engine has to be in the short measurement: less could be noise."""
+"""Smallest measured speedup for which packed is chosen; less could be noise."""
 
 WITHOUT_KERNELS = (
-    "the packed engine's kernels were not built when selfish-rnn was installed (that takes a C++ compiler): "
-    "reinstall with one"
+    "the packed engine's kernels were not built when selfish-rnn was installed: install a C++ compiler and reinstall"
 )
 
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """An engine, and why."""
+    """An engine and the reason for its choice."""
 
     engine: str
     reason: str | None = None
 
 
 def choose_engine(experiment: Experiment, vocabulary: int) -> EngineChoice:
-    """The engine of a run: as its settings say, where that is possible.
+    """Return the engine of a run: that of its settings, if possible.
 
-    ``auto`` takes the packed one where the masked network would not fit into memory, or where packing is known to pay.
-    Elsewhere it measures a few updates with both, one after the other. A network that cannot fit into memory is refused
-    before any of it is made.
+    ``auto`` chooses the packed engine if the masked network would not fit into memory, or if packing is known to be
+    faster. Otherwise it measures a few updates with both engines. A network that cannot fit into memory is an error
+    before any of it is built.
     """
     choice = _choose(experiment, vocabulary)
-    refuse_too_large(experiment, vocabulary, choice.engine)
+    check_memory(experiment, vocabulary, choice.engine)
     return choice
 
 
-def refuse_too_large(experiment: Experiment, vocabulary: int, engine: str) -> None:
-    """Refuse a network whose training takes more memory than there is."""
+def check_memory(experiment: Experiment, vocabulary: int, engine: str) -> None:
+    """Raise an error if training takes more memory than is free."""
     needed, free = needed_memory(experiment, vocabulary, engine), available_memory()
     if torch.device(experiment.device).type == "cpu" and free is not None and needed > free:
         raise UserError(
-            f"to train this network with engine={engine} takes at least {needed / 2**30:,.1f} GiB of memory, "
+            f"training this network with engine={engine} takes at least {needed / 2**30:,.1f} GiB of memory, but "
             f"{free / 2**30:,.1f} GiB are free: make the model or batch_size smaller"
             + ("" if engine == "packed" else ", or use engine=packed and a higher sparsity")
         )
 
 
 def needed_memory(experiment: Experiment, vocabulary: int, engine: str) -> int:
-    """How many bytes training takes at least: weights, gradients, what the optimizer remembers of each; the scores of
-    all words where they are made whole."""
+    """Return a lower bound of the bytes that training takes.
+
+    It counts weights, gradients and optimizer state, and the scores of all words where these are computed at once.
+    """
     sparse, others = experiment.model.sizes(vocabulary)
     state = OPTIMIZERS[experiment.optimizer.name].state_bytes
     state += sum(8 if average.kind == "snt" else 4 for average in experiment.averages)
-    if engine == "packed":  # 4 bytes of an index for each weight
+    if engine == "packed":  # an index takes 4 bytes per weight
         return int((1 - experiment.sparsity) * sparse) * (12 + state) + others * (8 + state)
     words = experiment.window * experiment.batch_size // experiment.sub_batches
     return (sparse + others) * (8 + state) + 2 * 4 * words * vocabulary
 
 
 def _choose(experiment: Experiment, vocabulary: int) -> EngineChoice:
+    # Conditions under which packing is impossible come first: an error if the user asked for it, else the masked
+    # engine. Then the known and the measured speed decide.
     if experiment.engine == "masked":
         return EngineChoice("masked")
-    asked = experiment.engine == "packed"
+    requested = experiment.engine == "packed"
     if not available():
-        if asked:
+        if requested:
             raise UserError(f"engine=packed: {WITHOUT_KERNELS}, or use engine=masked")
         return EngineChoice("masked", WITHOUT_KERNELS)
     if torch.device(experiment.device).type != "cpu":
-        if asked:
+        if requested:
             raise UserError(f"engine=packed runs on the cpu, not on {experiment.device}: use engine=masked there")
         return EngineChoice("masked")
     reason = _nothing_to_pack(experiment)
     if reason is not None:
-        return EngineChoice("masked", reason if asked else None)
-    if asked:
+        return EngineChoice("masked", reason if requested else None)
+    if requested:
         return EngineChoice("packed")
-    reason = _known_to_pay(experiment, vocabulary)
+    reason = _known_benefit(experiment, vocabulary)
     if reason is not None:
         return EngineChoice("packed", reason)
     ratio = _measure(experiment, vocabulary)
@@ -117,12 +126,12 @@ def _choose(experiment: Experiment, vocabulary: int) -> EngineChoice:
 def _nothing_to_pack(experiment: Experiment) -> str | None:
     method = experiment.method.build()
     if experiment.sparsity == 0 or method.stays_dense:
-        return f"method {method.name} at sparsity {experiment.sparsity:g} has no zeros to leave out"
+        return f"method {method.name} at sparsity {experiment.sparsity:g} has no zeros to skip"
     return unpackable(method)
 
 
-def _known_to_pay(experiment: Experiment, vocabulary: int) -> str | None:
-    """Why the packed engine is the one to take, if that is known without a measurement."""
+def _known_benefit(experiment: Experiment, vocabulary: int) -> str | None:
+    """Return the reason to choose the packed engine without a measurement, or None."""
     size, _ = experiment.model.sizes(vocabulary)
     masked, available = size * MASKED_BYTES, available_memory()
     if available is not None and masked > available:
@@ -136,34 +145,34 @@ def _known_to_pay(experiment: Experiment, vocabulary: int) -> str | None:
 
 
 def _measure(experiment: Experiment, vocabulary: int) -> float:
-    """How many times as fast an update is with the packed engine: the shortest times of all turns count."""
+    """Return the speedup of an update with the packed engine, from the shortest times of all repetitions."""
     if experiment.threads is not None:
         torch.set_num_threads(experiment.threads)
     seconds = {"masked": math.inf, "packed": math.inf}
-    for _ in range(TURNS):
-        for engine, shortest in seconds.items():  # one after the other: never are both networks in memory
+    for _ in range(REPETITIONS):
+        for engine, shortest in seconds.items():  # one after the other, so that memory never holds both networks
             seconds[engine] = min(shortest, _seconds(experiment, vocabulary, engine))
             gc.collect()
             give_back_freed_memory()
-        if seconds["masked"] >= CLEAR * seconds["packed"]:
+        if seconds["masked"] >= CLEAR_RATIO * seconds["packed"]:
             break
     return seconds["masked"] / seconds["packed"]
 
 
 def _seconds(experiment: Experiment, vocabulary: int, engine: str) -> float:
-    """The shortest time of an update on random words: others on the machine only make it longer."""
+    """Return the shortest time of an update on random words; other processes only make updates slower."""
     model, _ = build_network(experiment.model_copy(update={"engine": engine}), vocabulary, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     batch = experiment.batch_size // experiment.sub_batches
     words = torch.randint(vocabulary, (experiment.window + 1, batch))
     state = model.initial_state(batch)
-    found: list[float] = []
-    while len(found) <= ROUNDS or sum(found) < SECONDS:
+    times: list[float] = []
+    while len(times) <= ROUNDS or sum(times) < SECONDS:
         start = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
         encoded = model.encode(words[:-1], state)
         model.loss(encoded.output, words[1:]).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        found.append(time.perf_counter() - start)
-    return min(found[1:])  # the first warms up
+        times.append(time.perf_counter() - start)
+    return min(times[1:])  # the first update warms up

@@ -20,10 +20,10 @@ from selfish_rnn.training.windows import batched, windows
 
 @torch.no_grad()
 def evaluate(model: LanguageModel, stream: Tensor, *, batch_size: int, window: int, ranks: Ranks = ALONE) -> float:
-    """Mean negative log-probability per token, dropout off.
+    """Return the mean negative log-probability per token, without dropout.
 
-    The text is cut into ``batch_size`` pieces of equal length, through each of which the state is carried from
-    zero; the few tokens that do not fill a row are left out. Ranks that evaluate together share the pieces.
+    The text is cut into ``batch_size`` pieces of equal length, and the state is carried through each piece from zero.
+    The few tokens that do not fill a row are left out. Ranks that evaluate together share the pieces.
     """
     device = next(model.parameters()).device
     rows = batched(stream, batch_size)[:, ranks.share(batch_size)].to(device)
@@ -41,7 +41,7 @@ def evaluate(model: LanguageModel, stream: Tensor, *, batch_size: int, window: i
 
 
 def perplexity(loss: float) -> float:
-    """``exp(loss)``, infinite where that overflows."""
+    """Return ``exp(loss)``, or infinity if that overflows."""
     try:
         return math.exp(loss)
     except OverflowError:
@@ -49,7 +49,7 @@ def perplexity(loss: float) -> float:
 
 
 class EvaluationSettings(Section):
-    """How the texts of an experiment are cut for its evaluation."""
+    """Batch sizes and window of the evaluation of an experiment."""
 
     valid_batch_size: Count = 20
     test_batch_size: Count = 20
@@ -63,7 +63,7 @@ class EvaluationSettings(Section):
 def evaluate_splits(
     model: LanguageModel, settings: Experiment | EvaluationSettings, corpus: Corpus, ranks: Ranks = ALONE
 ) -> dict[str, float]:
-    """Perplexity on the validation and test text."""
+    """Return the perplexity on the validation and test text."""
     sizes = {"valid": settings.valid_batch_size, "test": settings.test_batch_size}
     return {
         f"{split}_perplexity": perplexity(
@@ -83,9 +83,9 @@ def generate(
     top: int = 0,
     seed: int | None = None,
 ) -> str:
-    """Continue a prompt with ``tokens`` words drawn from the model; temperature 0 takes the likeliest word.
+    """Continue a prompt with ``tokens`` words drawn from the model.
 
-    With ``top`` only so many of the likeliest words are drawn from.
+    Temperature 0 chooses the likeliest word. With ``top`` only this number of likeliest words is considered.
     """
     words = vocabulary.encode(prompt)
     words.extend(stream(model, vocabulary, prompt, tokens=tokens, temperature=temperature, top=top, seed=seed))
@@ -102,7 +102,7 @@ def stream(
     top: int = 0,
     seed: int | None = None,
 ) -> Iterator[int]:
-    """The ids of the words that continue a prompt, one after the other as they are drawn.
+    """Yield the ids of the words that continue a prompt as they are drawn.
 
     A packed or int8 model computes every word in one call of the kernels.
     """
@@ -121,14 +121,14 @@ def stream(
         number = float(torch.rand((), dtype=torch.float64, generator=generator))
         scores = scores_after(pending)
         if scores.isnan().any():
-            raise UserError("the scores of the model are no numbers: its weights are those of a run that diverged")
-        chosen = choose(scores, temperature=temperature, top=top, forbidden=vocabulary.unknown_id, number=number)
-        yield chosen
-        pending = [chosen]
+            raise UserError("the scores of the model are NaN: its weights come from a run that diverged")
+        word = choose(scores, temperature=temperature, top=top, forbidden=vocabulary.unknown_id, number=number)
+        yield word
+        pending = [word]
 
 
 def _reader(model: LanguageModel) -> Callable[[Sequence[int]], Tensor]:
-    """A function that reads words and gives the scores of what follows; it remembers what it has read."""
+    """Return a function that reads words and returns the scores of the next word; it carries the state."""
     step = model.next_word()
     if step is not None:
         return lambda words: [step(word) for word in words][-1]

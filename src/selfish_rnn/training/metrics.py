@@ -1,4 +1,4 @@
-"""What is measured of training, after every update and every epoch, and who is told."""
+"""Measurements of training after every update and epoch, and the interface of listeners."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 def large_weights(sparsifier: SparseTraining) -> dict[str, int]:
-    """How many weights of every matrix are larger than 0.1 in magnitude."""
+    """Return the number of weights of every matrix that are larger than 0.1 in magnitude."""
     return {
         weight.name: int((weight.parameter.detach().abs() > LARGE).count_nonzero()) for weight in sparsifier.weights
     }
 
 
 def describe(sparsifier: SparseTraining) -> dict[str, Any]:
-    """The network as it is now: how many weights, and where."""
+    """Return the numbers and densities of the current network."""
     return {
         "sparsity": 1 - sparsifier.active_weights / sparsifier.total_weights,
         "active_weights": sparsifier.active_weights,
@@ -40,7 +40,7 @@ def describe(sparsifier: SparseTraining) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class StepReport:
-    """Where training stands after an update."""
+    """Progress of training after an update."""
 
     epoch: int
     epochs: int
@@ -52,7 +52,7 @@ class StepReport:
 
 
 class Listener:
-    """Whoever wants to know how training goes, or to write it down: a subclass overrides what it cares for.
+    """Base class for observers of training; a subclass overrides the events that it needs.
 
     >>> class Losses(Listener):
     ...     def on_epoch(self, record):
@@ -61,74 +61,74 @@ class Listener:
     """
 
     def on_start(self, trainer: Trainer) -> None:
-        """Training begins, or goes on."""
+        """Handle the start of training, or its continuation."""
 
     def on_step(self, report: StepReport) -> None:
-        """An update is done."""
+        """Handle the end of an update."""
 
     def on_pause(self, trainer: Trainer) -> None:
-        """Between two updates, or two epochs: ``trainer.state_dict()`` is complete, and an exception ends training."""
+        """Handle a pause between updates: ``trainer.state_dict()`` is complete, and an exception ends training."""
 
     def on_best(self, trainer: Trainer) -> None:
-        """The model, as it is evaluated at this moment, is the best so far: ``trainer.weights()``."""
+        """Handle a new best model; ``trainer.weights()`` are its weights, as they were validated."""
 
     def on_best_average(self, trainer: Trainer, name: str) -> None:
-        """The model holds an additional average, the best so far of this name: ``trainer.weights()``."""
+        """Handle a new best model of an additional average; ``trainer.weights()`` are its weights."""
 
     def on_epoch(self, record: EpochRecord) -> None:
-        """Receive the record of an epoch that has ended."""
+        """Handle the record of an epoch that has ended."""
 
     def on_note(self, message: str) -> None:
-        """Something happened that a person may want to know."""
+        """Handle a message for the user."""
 
 
 class DivergedError(RuntimeError):
-    """A loss, gradient, weight or average is no number any more."""
+    """A loss, gradient, weight or average became NaN or infinite."""
 
 
-def spoilt_gradient(model: nn.Module) -> str:
-    """What is wrong with a gradient whose norm is no number: the first weight where it has others, or its size."""
-    held = [(weight, weight.grad) for weight in model.parameters() if weight.grad is not None]
-    found = _first_spoilt([gradient for _, gradient in held])
-    if found is None:
+def nonfinite_gradient(model: nn.Module) -> str:
+    """Describe a gradient with a non-finite norm: name the first weight with a NaN or infinity, or the norm itself."""
+    gradients = [(weight, weight.grad) for weight in model.parameters() if weight.grad is not None]
+    index = _first_nonfinite([gradient for _, gradient in gradients])
+    if index is None:
         return "the norm of the gradient is infinite"
-    return f"the gradient of {_name(model, held[found][0])} has entries that are no numbers"
+    return f"the gradient of {_name(model, gradients[index][0])} contains NaN or infinity"
 
 
-def spoilt_weight(model: nn.Module, optimizer: Optimizer) -> str | None:
-    """The name of the first weight that is not all numbers, or of which the optimizer remembers something else.
+def nonfinite_weight(model: nn.Module, optimizer: Optimizer) -> str | None:
+    """Return the name of the first weight with NaN or infinity in its values or optimizer state, or None.
 
-    Looked for after every update, so names are made up only for what is found.
+    This runs after every update, so a name is only looked up for the weight that it returns.
     """
-    held = [(weight, "", weight) for group in optimizer.param_groups for weight in group["params"]]
-    held += [
+    tensors = [(weight, "", weight) for group in optimizer.param_groups for weight in group["params"]]
+    tensors += [
         (weight, f"{key} of ", value)
-        for weight, _, _ in held
+        for weight, _, _ in tensors
         for key, value in optimizer.state.get(weight, {}).items()
         if isinstance(value, Tensor) and value.is_floating_point()
     ]
-    found = _first_spoilt([tensor for _, _, tensor in held])
-    if found is None:
+    index = _first_nonfinite([tensor for _, _, tensor in tensors])
+    if index is None:
         return None
-    weight, what, _ = held[found]
-    return what + _name(model, weight)
+    weight, prefix, _ = tensors[index]
+    return prefix + _name(model, weight)
 
 
 @torch.no_grad()
-def _first_spoilt(tensors: Sequence[Tensor]) -> int | None:
-    """The place of the first tensor that is not all numbers.
+def _first_nonfinite(tensors: Sequence[Tensor]) -> int | None:
+    """Return the index of the first tensor with NaN or infinity, or None.
 
-    A sum is no number if an entry is none, and takes no memory as ``isfinite`` would; large entries may spoil it, too,
-    and are looked at one by one. All sums are asked for before the first is read: a GPU is waited for once.
+    A sum is non-finite if an entry is, and needs no memory, unlike ``isfinite``. Large entries may overflow it too, so
+    such tensors are then checked by entry. All sums are computed before the first is read: a GPU is synchronized once.
     """
-    for place, total in enumerate([tensor.sum() for tensor in tensors]):
-        if not math.isfinite(float(total)) and not bool(tensors[place].isfinite().all()):
-            return place
+    for index, total in enumerate([tensor.sum() for tensor in tensors]):
+        if not math.isfinite(float(total)) and not bool(tensors[index].isfinite().all()):
+            return index
     return None
 
 
 def _name(model: nn.Module, weight: Tensor) -> str:
-    """The name of a weight, in a packed model that of its matrix."""
+    """Return the name of a weight; in a packed model the name of its matrix."""
     return next(
         name
         for name, stored in named_tensors(model)

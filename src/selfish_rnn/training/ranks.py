@@ -1,4 +1,4 @@
-"""Data-parallel training: ranks, their parts of a batch, and how they join."""
+"""Data-parallel training: ranks, their parts of a batch, and their process group."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from selfish_rnn.models import State
 from selfish_rnn.sparsifier.distributed import collective, ranks
 from selfish_rnn.training.state import fresh_random_state, random_state, restore_random_state
 
-__all__ = ["ALONE", "BatchPart", "BatchParts", "Ranks", "joined", "refuse_uneven_parts", "restartable"]
+__all__ = ["ALONE", "BatchPart", "BatchParts", "Ranks", "check_even_parts", "joined", "restartable"]
 
 
 Value = TypeVar("Value")
 
 BUCKET = 4 * 2**20
-"""How many numbers travel at a time, so that the copy of the gradients that is sent stays small."""
+"""Number of gradient entries that are sent at once, which bounds the size of the copy."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """One of the processes that train together, and how many there are.
+    """This process among the processes that train together.
 
-    All methods but :meth:`share` are called by all ranks together, in the same order. A rank that is gone makes them
-    raise :class:`~selfish_rnn.errors.RankLostError`.
+    All ranks call every method except :meth:`share` together, in the same order. A lost rank makes them raise
+    :class:`~selfish_rnn.errors.RankLostError`.
 
     >>> Ranks(rank=1, size=2).share(20)
     slice(10, 20)
@@ -48,25 +48,25 @@ class Ranks:
 
     @classmethod
     def here(cls) -> Ranks:
-        """This process in the default group of ``torch.distributed``, or alone."""
+        """Return the rank of this process in the default group of ``torch.distributed``, or :data:`ALONE`."""
         return cls(distributed.get_rank(), ranks()) if ranks() > 1 else ALONE
 
     @property
-    def first(self) -> bool:
-        """Whether this is the one that reads and writes files, and speaks."""
+    def is_main(self) -> bool:
+        """Whether this rank does all file and console output."""
         return self.rank == 0
 
     def share(self, count: int) -> slice:
-        """This rank's part of so many things: the r-th of R pieces as equal as can be."""
+        """Return the part of ``count`` items that belongs to this rank; parts are as equal as possible."""
         return slice(self.rank * count // self.size, (self.rank + 1) * count // self.size)
 
-    def from_first(self, make: Callable[[], Value]) -> Value:
-        """What ``make`` gives on the first rank, on all of them; a :class:`UserError` there is one everywhere."""
+    def from_main(self, make: Callable[[], Value]) -> Value:
+        """Return the result of ``make`` on rank 0 to all ranks; a :class:`UserError` there is raised on all of them."""
         if self.size == 1:
             return make()
         sent: list[Any] = [None, None]
         raised: UserError | None = None
-        if self.first:
+        if self.is_main:
             try:
                 sent[0] = make()
             except UserError as error:
@@ -80,20 +80,20 @@ class Ranks:
         return cast(Value, sent[0])
 
     def gather(self, values: Sequence[Value]) -> list[Value]:
-        """The values of all ranks, one rank's after the other's."""
+        """Return the values of all ranks, in the order of the ranks."""
         if self.size == 1:
             return list(values)
-        every: list[Any] = [None] * self.size
+        lists: list[Any] = [None] * self.size
         with collective():
-            distributed.all_gather_object(every, list(values))
-        return [value for own in every for value in own]
+            distributed.all_gather_object(lists, list(values))
+        return [value for values in lists for value in values]
 
     def any(self, *flags: bool) -> list[bool]:
-        """Of each flag whether a rank has it set."""
+        """Return for each flag whether a rank has set it."""
         return list(flags) if self.size == 1 else [total > 0 for total in self._summed([float(flag) for flag in flags])]
 
     def sum(self, value: float) -> float:
-        """The sum over ranks, in double precision."""
+        """Return the sum over ranks, in double precision."""
         return value if self.size == 1 else self._summed([value])[0]
 
     def _summed(self, values: list[float]) -> list[float]:
@@ -104,9 +104,9 @@ class Ranks:
 
     @torch.no_grad()
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Add up the gradients of all ranks, in place; what a parameter does not store does not travel.
+        """Add up the gradients of all ranks, in place.
 
-        A packed parameter is the existing weights of a matrix, so its gradient costs (1 - S) of a dense one.
+        A packed parameter contains only the existing weights of a matrix, so its gradient costs (1 - S) of a dense one.
         """
         if self.size == 1:
             return
@@ -121,13 +121,13 @@ class Ranks:
 
 
 ALONE = Ranks()
-"""A process that trains on its own."""
+"""A process that trains alone."""
 
 
 def _buckets(gradients: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     bucket: list[Tensor] = []
     for gradient in gradients:
-        if bucket and sum(held.numel() for held in bucket) + gradient.numel() > BUCKET:
+        if bucket and sum(member.numel() for member in bucket) + gradient.numel() > BUCKET:
             yield bucket
             bucket = []
         bucket.append(gradient)
@@ -136,12 +136,12 @@ def _buckets(gradients: Iterable[Tensor]) -> Iterator[list[Tensor]]:
 
 
 BATCH_DIMENSION = -2
-"""Of the tensors of a recurrent state, which are (layers x) batch x width."""
+"""Batch dimension of the tensors of a recurrent state, which are (layers x) batch x width."""
 
 
 @dataclass
 class BatchPart:
-    """Some columns of every batch, the recurrent state they carry, and where their random numbers stand."""
+    """Some columns of every batch with their recurrent state and random generators."""
 
     columns: slice
     device: str
@@ -150,19 +150,19 @@ class BatchPart:
 
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
-        """Inside this block torch's generators are those of this part."""
+        """Use the random generators of this part inside a block."""
         restore_random_state(self.random, self.device)
         yield
         self.random = random_state(self.device)
 
 
 class BatchParts:
-    """The parts of a batch, and which of them are this rank's: ``mine``.
+    """Parts of a batch; ``mine`` are those of this rank.
 
-    A batch of B columns is cut into P parts of B/P columns, ``sub_batches`` of them for every rank. Rank r of R
-    computes the parts from rP/R to (r+1)P/R. A part draws its dropout from a generator of its own, so which rank
-    computes it makes no difference: 2 ranks do what 1 rank does with twice the ``sub_batches``. A run that is continued
-    with another number of ranks keeps its P, or takes the next multiple that those ranks can share.
+    A batch of B columns is cut into P parts of B/P columns, ``sub_batches`` of them per rank. Rank r of R computes the
+    parts from rP/R to (r+1)P/R. Every part draws its dropout from its own generator, so the rank that computes it makes
+    no difference: 2 ranks do the same as 1 rank with twice the ``sub_batches``. A run that is resumed with another
+    number of ranks keeps its P, or uses the next multiple that those ranks can share.
     """
 
     def __init__(self, experiment: Experiment, ranks: Ranks, initial_state: Callable[[int], State]) -> None:
@@ -174,53 +174,53 @@ class BatchParts:
 
     def _cut(self, count: int) -> None:
         self.count, self._width = count, self._experiment.batch_size // count
-        own = range(count)[self.ranks.share(count)]
+        indices = range(count)[self.ranks.share(count)]
         self.mine = [
             BatchPart(
                 slice(index * self._width, (index + 1) * self._width), self._experiment.device, self._seeded(index)
             )
-            for index in own
+            for index in indices
         ]
 
     def _seeded(self, index: int) -> dict[str, Any]:
-        """The first part goes on where building the model stopped, the others have seeds of their own."""
+        """Return the random state of a part: the first continues after the model's, others have their own seeds."""
         device = self._experiment.device
         if index == 0:
             return random_state(device)
         return fresh_random_state(zlib.crc32(f"{self._experiment.seed} part {index}".encode()), device)
 
-    def refuse_uneven(self) -> None:
-        """Refuse a batch that cannot be cut into so many parts of the same size."""
-        refuse_uneven_parts(self._experiment, self.count, self.ranks.size)
+    def check_even(self) -> None:
+        """Raise an error if the batch cannot be cut into parts of equal size."""
+        check_even_parts(self._experiment, self.count, self.ranks.size)
 
     def begin_epoch(self) -> None:
-        """Carry nothing from the last window to the next."""
+        """Reset the recurrent states."""
         for part in self.mine:
             part.hidden = self._initial_state(self._width)
 
     def state_dict(self) -> dict[str, Any]:
-        """Carried states and random numbers of all parts; all ranks call it together."""
-        own = [(list(part.hidden), part.random) for part in self.mine]
+        """Return recurrent and random states of all parts; all ranks call it together."""
+        states = [(list(part.hidden), part.random) for part in self.mine]
         if self.ranks.size > 1:
-            own = [([tensor.cpu() for tensor in hidden], random) for hidden, random in own]
-        every = self.ranks.gather(own)
-        return {"hidden": [hidden for hidden, _ in every], "random": [random for _, random in every]}
+            states = [([tensor.cpu() for tensor in hidden], random) for hidden, random in states]
+        states = self.ranks.gather(states)
+        return {"hidden": [hidden for hidden, _ in states], "random": [random for _, random in states]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up all parts that were saved, by however many ranks."""
+        """Load all saved parts, independent of the number of ranks that saved them."""
         saved, random = state["hidden"], state["random"]
-        if isinstance(random, Mapping):  # one generator for all parts, as there once was
+        if isinstance(random, Mapping):  # earlier versions had one generator for all parts
             random = [random]
         self._cut(math.lcm(len(saved), self.ranks.size))
-        self.refuse_uneven()
+        self.check_even()
         whole = [torch.cat(tensors, BATCH_DIMENSION) for tensors in zip(*saved, strict=True)]
         for index, part in zip(range(self.count)[self.ranks.share(self.count)], self.mine, strict=True):
             part.hidden = tuple(_columns(tensor, part.columns).to(part.device) for tensor in whole)
             expected = self._initial_state(self._width)
             if [tensor.shape for tensor in part.hidden] != [tensor.shape for tensor in expected]:
-                raise ValueError("the carried state is of another shape")
+                raise ValueError("the recurrent state has another shape")
             if index < len(random):
-                torch.Generator().set_state(random[index]["cpu"])  # which refuses what is no state
+                torch.Generator().set_state(random[index]["cpu"])  # raises an error for an invalid state
                 part.random = random[index]
 
 
@@ -228,8 +228,8 @@ def _columns(tensor: Tensor, columns: slice) -> Tensor:
     return tensor.narrow(BATCH_DIMENSION, columns.start, columns.stop - columns.start).clone()
 
 
-def refuse_uneven_parts(experiment: Experiment, parts: int, ranks: int) -> None:
-    """Refuse a batch that cannot be cut into parts of the same size."""
+def check_even_parts(experiment: Experiment, parts: int, ranks: int) -> None:
+    """Raise an error if the batch cannot be cut into ``parts`` parts of equal size."""
     if experiment.batch_size % parts:
         raise UserError(
             f"batch_size {experiment.batch_size} cannot be divided into {parts} equal parts, {parts // ranks} for each "
@@ -238,25 +238,25 @@ def refuse_uneven_parts(experiment: Experiment, parts: int, ranks: int) -> None:
 
 
 TIMEOUT = timedelta(minutes=10)
-"""How long a rank that does not answer is waited for; one whose process ends is missed at once."""
+"""Time to wait for a rank that does not answer; a rank whose process ended is noticed at once."""
 
 _GROUP = "selfish-rnn group"
 _POLL = 0.02
 
 
 def restartable() -> bool:
-    """Whether ``torchrun --max-restarts`` may give this same command again, after a rank was lost."""
+    """Return whether ``torchrun --max-restarts`` may repeat this command after a rank is lost."""
     return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
 
 
 @contextlib.contextmanager
 def joined(timeout: timedelta = TIMEOUT) -> Iterator[Ranks]:
-    """Train together with the other processes that ``torchrun`` started; a process that it did not start is alone.
+    """Join the process group of the processes that ``torchrun`` started; without torchrun the process is alone.
 
-    Tensors on the CPU travel by gloo, those on GPUs, one for each process of a machine, by NCCL.
+    Tensors on the CPU use gloo. Tensors on GPUs, one per process of a machine, use NCCL.
 
     >>> with joined() as ranks:
-    ...     run = ranks.from_first(lambda: Run.start(experiment, path))
+    ...     run = ranks.from_main(lambda: Run.start(experiment, path))
     ...     run.train()
     """
     if not distributed.is_torchelastic_launched() or os.environ["WORLD_SIZE"] == "1":
@@ -278,20 +278,20 @@ def joined(timeout: timedelta = TIMEOUT) -> Iterator[Ranks]:
 
 
 def agree_on_name(store: Store, rank: int, size: int, timeout: timedelta) -> str:
-    """A name for this group of processes that no earlier group had.
+    """Return a name for this process group that no earlier group had.
 
-    After a restart torchrun's store still has the addresses of the processes before, and nothing that all ranks know
-    tells one start from the next: each machine counts its own failures. So the first rank makes up a name, and answers
-    whoever calls it by that name; a name that nobody answers to is of a group that is gone.
+    After a restart torchrun's store still contains the addresses of the previous processes, and no value that all ranks
+    know distinguishes the starts, because every machine counts its own failures. Rank 0 therefore invents a name and
+    acknowledges each rank that registers under it. A name without acknowledgement belongs to an earlier group.
     """
     deadline = time.monotonic() + timeout.total_seconds()
     if rank == 0:
         name = uuid.uuid4().hex
         store.set(_GROUP, name)
-        for other in range(1, size):
-            _await(store, f"{name}/{other}", deadline)
-            caller = str(store.get(f"{name}/{other}"), "ascii")
-            store.set(f"{name}/{other}/{caller}", "yes")
+        for peer in range(1, size):
+            _await(store, f"{name}/{peer}", deadline)
+            caller = str(store.get(f"{name}/{peer}"), "ascii")
+            store.set(f"{name}/{peer}/{caller}", "yes")
         return name
     caller = uuid.uuid4().hex
     while True:
@@ -311,5 +311,5 @@ def _await(store: Store, key: str, deadline: float) -> None:
 
 def _pause(deadline: float) -> None:
     if time.monotonic() > deadline:
-        raise RuntimeError("not all ranks have come")
+        raise RuntimeError("not all ranks joined in time")
     time.sleep(_POLL)

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from selfish_rnn.errors import UserError, shown
+from selfish_rnn.errors import UserError, plain_reason, shown
 from selfish_rnn.topology.gates import WHOLE
 
 LARGE = 0.1
@@ -30,7 +30,7 @@ Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 
 def _with_whole(gates: Mapping[str, float]) -> Mapping[str, float]:
     if WHOLE not in gates:
-        raise ValueError(f"it must have a density of {WHOLE!r}")
+        raise ValueError(f"must have a density of {WHOLE!r}")
     return gates
 
 
@@ -138,7 +138,7 @@ class EpochRecord:
         }
 
 
-_FIELDS = frozenset(each.name for each in fields(EpochRecord)) - {"measures"}
+_FIELDS = frozenset(entry.name for entry in fields(EpochRecord)) - {"measures"}
 _EPOCH = TypeAdapter(EpochRecord)
 
 
@@ -149,5 +149,5 @@ def validated(kind: TypeAdapter[Kind], content: Mapping[str, Any], source: str, 
     except ValidationError as error:
         detail = error.errors(include_url=False, include_input=False)[0]
         key = shown(".".join(map(str, detail["loc"])))[1:-1]
-        reason = detail["msg"].replace("Input should be", "it must be").removeprefix("Value error, ")
+        reason = plain_reason(detail["msg"])
         raise UserError(f"{source} has no valid {key} ({reason}): {remedy}") from None

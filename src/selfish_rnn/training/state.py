@@ -1,4 +1,4 @@
-"""Where training stands, how long it has taken, and what random numbers come next."""
+"""Progress of training, elapsed time, and states of random generators."""
 
 from __future__ import annotations
 
@@ -14,10 +14,19 @@ from selfish_rnn.errors import shown
 
 @dataclass
 class TrainState:
-    """How far training has come. ``row`` is where in the current epoch the next window starts.
+    """Progress of training.
 
-    ``best`` describes the network of the best epoch, which need not have the weights of the last; ``settled`` says
-    whether an epoch was evaluated at the sparsity asked for.
+    Attributes:
+        epoch: number of finished epochs.
+        row: row of the current epoch at which the next window starts.
+        step: number of updates.
+        loss_sum: sum of the losses of the current epoch.
+        settled: whether an epoch was validated at the target sparsity.
+        best_valid_loss: lowest validation loss.
+        best_epoch: epoch of the lowest validation loss.
+        best: description of the network of that epoch.
+        seconds: training time.
+        finished: whether training has ended.
     """
 
     epoch: int = 0
@@ -33,7 +42,7 @@ class TrainState:
 
     @classmethod
     def of(cls, saved: dict[str, Any]) -> TrainState:
-        """What was saved; a value of another kind is a ``TypeError``."""
+        """Return a saved state; a value of another type is a ``TypeError``."""
         fresh = cls()
         for key, value in saved.items():
             kind = type(getattr(fresh, key))
@@ -44,7 +53,7 @@ class TrainState:
 
 @dataclass
 class Clock:
-    """The time a run has taken, over all the processes it was continued in, and the rate in this one."""
+    """Training time of a run over all its processes, and token rate of this process."""
 
     seconds_before: float = 0.0
     started: float = field(default_factory=time.monotonic)
@@ -59,22 +68,22 @@ class Clock:
 
 
 def random_state(device: str) -> dict[str, Any]:
-    """Where torch's generators stand, which dropout draws from: the CPU's and, on a GPU, its own."""
+    """Return the states of torch's generators, from which dropout is drawn: that of the CPU, and of a GPU in use."""
     on_gpu = device != "cpu"
     return {"cpu": torch.get_rng_state(), "gpu": torch.cuda.get_rng_state(device) if on_gpu else None}
 
 
 def fresh_random_state(seed: int, device: str) -> dict[str, Any]:
-    """Where the generators would stand if they were seeded now."""
-    own = {"cpu": "cpu", "gpu": None if device == "cpu" else device}
+    """Return the states of generators that are seeded with ``seed``."""
+    devices = {"cpu": "cpu", "gpu": None if device == "cpu" else device}
     return {
         kind: None if place is None else torch.Generator(place).manual_seed(seed).get_state()
-        for kind, place in own.items()
+        for kind, place in devices.items()
     }
 
 
 def restore_random_state(state: dict[str, Any], device: str) -> None:
-    """Set them back; a run that moved from one kind of device to another goes on with other random numbers."""
+    """Restore states of generators; a run that moves to another kind of device continues with other random numbers."""
     torch.set_rng_state(state["cpu"])
     if state["gpu"] is not None and device != "cpu":
         torch.cuda.set_rng_state(state["gpu"], device)

@@ -1,4 +1,4 @@
-"""One training loop for all models; it touches no disk and tells listeners how it goes."""
+"""Training loop for all models, without file access; listeners receive its progress."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from selfish_rnn.training.metrics import (
     StepReport,
     describe,
     large_weights,
-    spoilt_gradient,
-    spoilt_weight,
+    nonfinite_gradient,
+    nonfinite_weight,
 )
 from selfish_rnn.training.ranks import BatchParts, Ranks
 from selfish_rnn.training.records import NETWORK_KEYS, AverageRecord, EpochRecord
@@ -46,12 +46,12 @@ from selfish_rnn.training.windows import batched, draw_length, window_at
 
 
 class Trainer:
-    """Trains one model as an experiment says, and can be continued from any pause.
+    """Trainer of one model for an experiment, which can be resumed from any pause.
 
-    After every epoch: validate on the averages (if there are any), tell of the best model, rewire the raw weights.
-    Listeners are told in the order they are given. Processes of one ``torch.distributed`` group train one model
-    together, each on its columns of the batches (:class:`~selfish_rnn.training.ranks.BatchParts`): they call
-    :meth:`run` and :meth:`state_dict` together, and have the same weights after every update.
+    After every epoch it validates the averages (if there are any), reports a new best model, and rewires the raw
+    weights. Listeners are called in their order. Processes of one ``torch.distributed`` group train one model together,
+    each on its columns of the batches (:class:`~selfish_rnn.training.ranks.BatchParts`). They call :meth:`run` and
+    :meth:`state_dict` together, and have equal weights after every update.
     """
 
     @giving_back_freed_memory()
@@ -68,9 +68,9 @@ class Trainer:
         below = learned_loss(corpus)
         self.optimizer = build_optimizer(experiment.optimizer, self.model.parameters(), experiment.epochs, below)
         self._averaged = self.optimizer if isinstance(self.optimizer, AveragedSGD) else None
-        # Before the next hook, which checks the averages too.
+        # Registered before the next hook, which checks the averages too.
         self.averages = AdditionalAverages(experiment, self.optimizer, below)
-        # Torch tells an optimizer's own hooks before the sparsifier's, which may rewire by these weights.
+        # An optimizer's own hooks run before the sparsifier's, which may rewire by these weights.
         self.optimizer.register_step_post_hook(lambda *_: self.check_finite(self.state.step + 1))
         self.sparsifier.track(self.optimizer)
         self.learning_rate = LearningRate(experiment.optimizer)
@@ -82,17 +82,17 @@ class Trainer:
     # The loop
 
     def run(self) -> None:
-        """Train to the end, from wherever training stands now."""
+        """Train to the end from the current state."""
         self._clock = Clock(self.state.seconds)
-        self._parts.refuse_uneven()
+        self._parts.check_even()
         refuse_parted_ranks(self.sparsifier.sparse_weights)
         with giving_back_freed_memory():
-            self._tell(lambda listener: listener.on_start(self))
+            self._notify(lambda listener: listener.on_start(self))
         while not self.state.finished:
             try:
                 self._train_epoch()
                 self._end_epoch()
-            except FloatingPointError as error:  # of a rewiring, which goes by gradients that no weight has yet
+            except FloatingPointError as error:  # raised by a rewiring on non-finite dense gradients
                 raise DivergedError(f"{str(error).partition(':')[0]} after update {self.state.step}") from error
 
     def _train_epoch(self) -> None:
@@ -104,7 +104,7 @@ class Trainer:
                 length = draw_length(experiment.window, self._window_lengths)
             inputs, targets = window_at(self.rows, state.row, length)
             state.row += len(inputs)
-            # Methods that grow by gradient go by that of the last window before a rewiring.
+            # Methods that grow by gradient use the gradient of the last window before a rewiring.
             rewired_next = experiment.rewire_every is None and self._at_end_of_epoch
             with self.sparsifier.dense_gradients() if rewired_next else contextlib.nullcontext():
                 loss = self._update(inputs, targets, scale=len(inputs) / experiment.window)
@@ -113,19 +113,21 @@ class Trainer:
             state.seconds = self._clock.seconds
             self._clock.tokens += inputs.numel()
             self._report_step()
-            # No pause between the last update and the rewiring, which may go by gradients that no state holds.
+            # No pause between the last update and the rewiring, which may use gradients that no state contains.
             if not self._at_end_of_epoch:
-                self._tell(lambda listener: listener.on_pause(self))
+                self._notify(lambda listener: listener.on_pause(self))
 
     @property
     def _at_end_of_epoch(self) -> bool:
         return self.state.row == len(self.rows) - 1
 
     def _update(self, inputs: Tensor, targets: Tensor, scale: float) -> float:
-        """One optimizer step on a window; the loss without penalties."""
+        """Run one optimizer step on a window; return the loss without penalties."""
         experiment = self.experiment
         self.optimizer.zero_grad(set_to_none=True)
         total = 0.0
+        # Forward and backward pass of each part of the batch, with its own recurrent state and dropout. Gradients
+        # accumulate over parts, and the loss without penalties is summed for the record.
         for part in self._parts.mine:
             with part.drawing():
                 encoded = self.model.encode(inputs[:, part.columns], part.hidden)
@@ -141,6 +143,7 @@ class Trainer:
                     loss = loss + penalty
                 (loss / self._parts.count).backward()  # type: ignore[no-untyped-call]
             part.hidden = detach(encoded.state)
+        # Add up gradients and losses of all ranks, check and clip them, and update the weights.
         self.ranks.sum_gradients(self.model.parameters())
         total = self.ranks.sum(total)
         if not math.isfinite(total):
@@ -148,37 +151,40 @@ class Trainer:
         largest = math.inf if experiment.clip is None else experiment.clip
         try:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), largest, error_if_nonfinite=True)
-        except RuntimeError as error:  # raised before any gradient is clipped, by what would spoil them all
-            raise DivergedError(f"{spoilt_gradient(self.model)} at update {self.state.step + 1}") from error
+        except RuntimeError as error:  # raised before any gradient is clipped
+            raise DivergedError(f"{nonfinite_gradient(self.model)} at update {self.state.step + 1}") from error
         self.learning_rate.apply(self.optimizer, scale if experiment.variable_window else 1.0)
         self.optimizer.step()
         return total
 
     def check_finite(self, update: int) -> None:
-        """Refuse weights, averages and whatever else the optimizer remembers that are no numbers; all ranks agree."""
-        first = spoilt_weight(self.model, self.optimizer)
+        """Raise an error if weights, averages or optimizer state contain NaN or infinity on any rank."""
+        first = nonfinite_weight(self.model, self.optimizer)
         if self.ranks.any(first is not None)[0]:
             names = [name for name in self.ranks.gather([first]) if name is not None]
-            raise DivergedError(f"{names[0]} has entries that are no numbers after update {update}")
+            raise DivergedError(f"{names[0]} contains NaN or infinity after update {update}")
 
     def _end_epoch(self) -> None:
         state, experiment = self.state, self.experiment
         averaging, learning_rate = self._averaged is not None and self._averaged.averaging, self.learning_rate.value
         epoch = state.epoch + 1
-        if not self.sparsifier.method.uses_gradients:  # they would only take memory until the rewiring
+        # Validate first: the best model is the network before its rewiring.
+        if not self.sparsifier.method.uses_gradients:  # gradients would only take memory until the rewiring
             self.optimizer.zero_grad(set_to_none=True)
-        give_back_freed_memory()  # evaluation asks for other sizes than updates do
+        give_back_freed_memory()  # evaluation allocates other sizes than updates
         valid_loss, network, large = self._validate(epoch)
         averages = self._validate_averages(epoch, None if averaging else valid_loss)
         if self._averaged is not None and self._averaged.observe(valid_loss):
             self._note(f"averaging starts after epoch {epoch}")
         self.learning_rate.validated(epoch, valid_loss)
+        # Rewire the raw weights. Their averages restart after it if the experiment says so.
         self._rewire()
         self.optimizer.zero_grad(set_to_none=True)
         if epoch in experiment.restart_at:
             if self._averaged is not None:
                 self._averaged.restart()
             self.averages.restart()
+        # Advance the progress, and decide whether the run ends here.
         train_loss = state.loss_sum / (len(self.rows) - 1)
         state.epoch, state.row, state.loss_sum = epoch, 0, 0.0
         state.seconds = self._clock.seconds
@@ -188,7 +194,8 @@ class Trainer:
         if stalled and epoch < experiment.epochs:
             self._note(f"stopped early: no improvement for {experiment.early_stop} epochs")
         if state.finished and not state.settled:
-            self._note("no epoch was evaluated at the sparsity asked for: give the run more epochs")
+            self._note("no epoch was validated at the target sparsity: increase epochs")
+        # Report the epoch before the pause: its record is written before its checkpoint.
         method = self.sparsifier.method
         record = EpochRecord(
             epoch=epoch,
@@ -209,11 +216,11 @@ class Trainer:
             measures={key: value for key, value in network.items() if key not in NETWORK_KEYS},
         )
         with giving_back_freed_memory():
-            self._tell(lambda listener: listener.on_epoch(record))
-            self._tell(lambda listener: listener.on_pause(self))
+            self._notify(lambda listener: listener.on_epoch(record))
+            self._notify(lambda listener: listener.on_pause(self))
 
     def _validate(self, epoch: int) -> tuple[float, dict[str, Any], dict[str, int]]:
-        """The validation loss of what is evaluated, averages if there are any, and a description of that network."""
+        """Validate the average, or the weights without one; return loss, description and large weights."""
         averages = self._averaged.averaged() if self._averaged is not None else contextlib.nullcontext()
         with averages, self.sparsifier.thresholded():
             loss = self._valid_loss()
@@ -237,8 +244,8 @@ class Trainer:
     def _validate_averages(self, epoch: int, raw_loss: float | None) -> dict[str, AverageRecord]:
         """Validate the additional averages.
 
-        ``raw_loss`` is the validation loss of the raw weights where it is known. The averages that have not started
-        stand for these.
+        ``raw_loss`` is the validation loss of the raw weights where it is known. It stands for averages that have not
+        started.
         """
         records: dict[str, AverageRecord] = {}
         for name in self.averages:
@@ -246,7 +253,7 @@ class Trainer:
             with self.averages.swapped_in(name), self.sparsifier.thresholded():
                 if started or raw_loss is None:
                     loss = self._valid_loss()
-                    loss = loss if math.isfinite(loss) else math.inf  # which ends a run only if it is the main loss
+                    loss = loss if math.isfinite(loss) else math.inf  # only a non-finite main loss ends the run
                     forget_workspace()
                     raw_loss = raw_loss if started else loss
                 else:
@@ -261,34 +268,34 @@ class Trainer:
 
     @giving_back_freed_memory()
     def _validated(self, epoch: int, loss: float) -> tuple[dict[str, Any], dict[str, int]]:
-        """A description of the network that was evaluated, which the listeners are told of if it is the best."""
+        """Notify listeners of a new best model; return the description of the network and its large weights."""
         state, network = self.state, describe(self.sparsifier)
         if self.sparsifier.at_target and not state.settled:
-            # Networks that are not yet as sparse as promised do not compete with those that are.
+            # Networks that are not yet at the target sparsity do not compete with later ones.
             state.settled, state.best_valid_loss = True, math.inf
             self.averages.best.clear()
         if loss < state.best_valid_loss:
             state.best_valid_loss, state.best_epoch, state.best = loss, epoch, network
-            self._tell(lambda listener: listener.on_best(self))
+            self._notify(lambda listener: listener.on_best(self))
         return network, large_weights(self.sparsifier)
 
     @giving_back_freed_memory()
     def _rewire(self) -> None:
-        """Rewire at the end of an epoch, if that is when this experiment does; the number of weights is as promised."""
+        """Rewire at the end of an epoch if the experiment does, and check the number of weights."""
         if self.experiment.rewire_every is None:
             self.sparsifier.rewire()
         count, promised = self.sparsifier.active_weights, self.sparsifier.target_weights
         if count != promised:
             raise RuntimeError(f"the network has {count} weights after rewiring, its budget is {promised}")
 
-    # What listeners are told
+    # Listeners
 
-    def _tell(self, event: Callable[[Listener], None]) -> None:
+    def _notify(self, event: Callable[[Listener], None]) -> None:
         for listener in self.listeners:
             event(listener)
 
     def _note(self, message: str) -> None:
-        self._tell(lambda listener: listener.on_note(message))
+        self._notify(lambda listener: listener.on_note(message))
 
     def _report_step(self) -> None:
         state = self.state
@@ -301,7 +308,7 @@ class Trainer:
             tokens_per_second=self._clock.rate(),
             seconds_left=self.seconds_left,
         )
-        self._tell(lambda listener: listener.on_step(report))
+        self._notify(lambda listener: listener.on_step(report))
 
     @property
     def seconds_left(self) -> float:
@@ -310,20 +317,20 @@ class Trainer:
         rows_in_all = self.experiment.epochs * (len(self.rows) - 1)
         return self.state.seconds * (rows_in_all - rows_done) / max(rows_done, 1)
 
-    # Saving and continuing
+    # Saving and resuming
 
     @property
     def _stateful_weights(self) -> Sequence[SparseWeight]:
-        """Those of which the optimizer remembers nothing that matters where no weight exists."""
+        """Sparse weights whose optimizer state matters only where weights exist."""
         signal = self.sparsifier.method.signal
         return [] if signal is not None and signal.kept_by_optimizer else self.sparsifier.sparse_weights
 
     def weights(self) -> SavedWeights:
-        """Return the weights as they are saved: the same from either engine."""
+        """Return the weights in their saved form, equal for both engines."""
         return SavedWeights.of(self.model, self.sparsifier.sparse_weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that is needed to continue from here, with either engine and any number of ranks."""
+        """Return the complete state, from which either engine and any number of ranks can continue."""
         saved = self.weights()
         # The topologies are those of the saved weights.
         sparsifier = {key: value for key, value in self.sparsifier.state_dict().items() if key != "topologies"}
@@ -340,8 +347,8 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what :meth:`state_dict` of the same experiment gave."""
-        # The weights first: a sparsifier that rewires at the next update starts to collect their dense gradients.
+        """Load a state of the same experiment."""
+        # Load weights first: a sparsifier that rewires at the next update starts to collect their dense gradients.
         saved = SavedWeights(state["model"], {name: tuple(shape) for name, shape in state["shapes"].items()})
         load_sparse(self.model, saved, "the saved state")
         self.sparsifier.load_state_dict({**state["sparsifier"], "topologies": saved.topologies()})

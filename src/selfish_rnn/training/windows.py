@@ -1,4 +1,4 @@
-"""Token streams as batches of windows."""
+"""Windows of batched token streams."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from selfish_rnn.errors import UserError
 
 
 def batched(stream: Tensor, batch_size: int, key: str = "batch_size") -> Tensor:
-    """A stream as rows x batch: column b is the b-th contiguous piece; what does not fill a row is cut.
+    """Return a stream as rows x batch, without the last tokens, which do not fill a row.
 
-    ``key`` is the setting that a text too short for its batch size is blamed on.
+    Column b is the b-th contiguous piece.
+
+    ``key`` is the setting that the error for a too short text names.
     """
     rows = len(stream) // batch_size
     if rows < 2:
@@ -25,21 +27,21 @@ def batched(stream: Tensor, batch_size: int, key: str = "batch_size") -> Tensor:
 
 
 def windows(rows: Tensor, window: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Inputs and targets, the targets one row later, of consecutive windows; the last may be shorter."""
+    """Yield inputs and targets of consecutive windows, the targets one row later; the last window may be shorter."""
     for start in range(0, len(rows) - 1, window):
         yield window_at(rows, start, window)
 
 
 def window_at(rows: Tensor, start: int, length: int) -> tuple[Tensor, Tensor]:
-    """Inputs and targets of the window of ``length`` rows (or what is left of them) at row ``start``."""
+    """Return inputs and targets of the window of at most ``length`` rows at row ``start``."""
     stop = min(start + length, len(rows) - 1)
     return rows[start:stop], rows[start + 1 : stop + 1]
 
 
 def draw_length(window: int, generator: torch.Generator) -> int:
-    """The length of a variable window, as in AWD-LSTM.
+    """Draw the length of a variable window, as in AWD-LSTM.
 
-    ``max(5, trunc(Normal(base, 5)))`` with ``base = window`` in 95 % of cases, else half of it; at most
+    ``max(5, trunc(Normal(base, 5)))`` with ``base = window`` in 95 % of cases, else half of it. The result is at most
     ``window + 20``, so that memory is bounded.
     """
     base = window if float(torch.rand((), generator=generator)) < 0.95 else window / 2

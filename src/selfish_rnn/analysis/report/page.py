@@ -1,4 +1,4 @@
-"""One page that needs nothing but a browser: no network, no library, nothing that runs from what it shows."""
+"""The report as one HTML file that loads nothing and executes nothing from its data."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from typing import Any
 from selfish_rnn import __version__
 from selfish_rnn.analysis.figures.style import COLOURS
 from selfish_rnn.analysis.records import RunRecord, section_name
-from selfish_rnn.analysis.report import sections
-from selfish_rnn.analysis.report.comparison import Group, compare
-from selfish_rnn.analysis.report.markup import Markup, tag, together
+from selfish_rnn.analysis.report import one_run, sections
+from selfish_rnn.analysis.report.comparison import Comparison, Group, compare
+from selfish_rnn.analysis.report.markup import Markup, concatenated, section, tag
 from selfish_rnn.analysis.report.sections import gates, series, topology_pictures
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import write_atomically
 from selfish_rnn.text import counted, printable
 
 SCRIPTS = ("elements", "curves", "topologies", "page")
-"""In the order in which they need each other."""
+"""Files of the script, in the order of their dependencies."""
 
 
 def write_report(records: Sequence[RunRecord], path: str | Path, *, title: str | None = None) -> None:
     """Write a report of runs, as one HTML file.
 
     Args:
-        records: of :func:`~selfish_rnn.analysis.records.read_run`.
-        path: the file; one that is there is replaced.
-        title: what stands above it (default: the models and texts of the runs).
+        records: Records of :func:`~selfish_rnn.analysis.records.read_run`.
+        path: File to write; an existing file is replaced.
+        title: Heading (default: models and texts of the runs).
 
     Example::
 
@@ -43,44 +43,66 @@ def write_report(records: Sequence[RunRecord], path: str | Path, *, title: str |
 
 
 def report_html(records: Sequence[RunRecord], *, title: str | None = None) -> str:
-    """The page as text."""
+    """Return the page as text. A single run has a form of its own."""
     if not records:
         raise UserError("a report needs at least one run")
-    named = with_own_names(records)
+    named = with_unique_names(records)
     comparisons = compare(named)
     groups = [group for comparison in comparisons for group in comparison.groups]
+    pictures = _pictures(groups)
+    if len(named) == 1:
+        parts = _one_run(named[0], sections.notes(comparisons), bool(pictures))
+    else:
+        parts = _several_runs(comparisons, groups, bool(pictures))
+    heading = title or _title(named)
+    script = _script()
+    return string.Template(_file("page.html")).substitute(
+        title=concatenated(heading),
+        about=concatenated(_about(named, groups)),
+        policy=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        style=_file("page.css"),
+        sections=concatenated(*(part for part in parts if part is not None)),
+        version=concatenated(__version__),
+        data=_json({**series(comparisons), "topologies": pictures}),
+        script=script,
+    )
+
+
+def _one_run(record: RunRecord, notes: list[str], has_model: bool) -> list[Markup | None]:
+    """Return the sections about a single run."""
+    facts = one_run.ModelFacts.of(record) if has_model else None
+    return [
+        one_run.outcome(record, facts, sections.machine_of([record]), notes),
+        one_run.sample(facts) if facts is not None else None,
+        _curves(),
+        one_run.sparsity(record),
+        _topologies(has_model),
+        one_run.settings(record),
+        one_run.next_steps(record),
+    ]
+
+
+def _several_runs(comparisons: Sequence[Comparison], groups: Sequence[Group], has_models: bool) -> list[Markup | None]:
+    """Return the sections that compare runs."""
     numbers = {id(group): number for number, group in enumerate(groups)}
 
     def swatch(group: Group) -> Markup:
         return tag("i", class_=f"swatch c{numbers[id(group)] % len(COLOURS)}")
 
-    pictures = _pictures(groups)
-    parts = [
+    return [
         sections.outcomes(comparisons, swatch),
         sections.settings(groups, swatch),
         _curves(),
         sections.runs(groups, swatch),
         sections.costs(groups, swatch),
         gates(groups, swatch),
-        _topologies(bool(pictures)),
+        _topologies(has_models),
         sections.commands([run for group in groups for run in group.runs]),
     ]
-    heading = title or _title(named)
-    script = _script()
-    return string.Template(_file("page.html")).substitute(
-        title=together(heading),
-        about=together(_about(named, groups)),
-        policy=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        style=_file("page.css"),
-        sections=together(*(part for part in parts if part is not None)),
-        version=together(__version__),
-        data=_json({**series(comparisons), "topologies": pictures}),
-        script=script,
-    )
 
 
-def with_own_names(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """The records with names that differ: of folders with the same name, that of the folder above comes before it."""
+def with_unique_names(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Return records with unique names: folders of the same name get the name of their parent as a prefix."""
     names = [record.name for record in records]
     result = []
     for record in records:
@@ -88,40 +110,44 @@ def with_own_names(records: Sequence[RunRecord]) -> list[RunRecord]:
         if names.count(name) > 1 and record.path is not None:
             name = "/".join(record.path.resolve().parts[-2:])
         result.append(dataclasses.replace(record, name=printable(name)))
-    repeated = [record.name for record in result if sum(other.name == record.name for other in result) > 1]
+    repeated = [record.name for record in result if sum(entry.name == record.name for entry in result) > 1]
     if repeated:
-        raise UserError(f"two of the runs are called {repeated[0]}: give each run once, and rename one of two")
+        raise UserError(f"two of the runs are called {repeated[0]}: give each run once, and rename one of the two")
     return result
 
 
 def _pictures(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """The topologies of one run of each group that still has its model."""
-    found = []
+    """Return the topologies of the first run of each group that has its model."""
+    pictures = []
     for group in groups:
         for run in group.runs:
             topologies = run.topologies()
             if topologies:
-                found.append(topology_pictures(run, topologies))
+                pictures.append(topology_pictures(run, topologies))
                 break
-    return found
+    return pictures
 
 
 def _curves() -> Markup:
     chart = tag("div", tag("noscript", "The curves need JavaScript."), class_="chart", id="chart")
-    about = "Point at the curves to read them, switch them on and off below. A circle is where averaging starts."
-    return sections.section("curves", "Curves", tag("p", about), tag("div", id="controls", class_="controls"), chart,
+    about = (
+        "Point at the curves to read values. A circle marks the start of averaging; a dashed line is the perplexity of "
+        "word frequencies alone."
+    )
+    return section("curves", "Curves", tag("p", about), tag("div", id="controls", class_="controls"), chart,
                             tag("div", id="legend", class_="legend"))  # fmt: skip
 
 
-def _topologies(any_found: bool) -> Markup:
-    if not any_found:
-        words = "The folders of these runs do not hold their models (model.safetensors), so there is nothing to show."
-        return sections.section("topology", "Topology", tag("p", words, class_="note"))
+def _topologies(has_models: bool) -> Markup:
+    if not has_models:
+        note = "The run folders contain no model (model.safetensors), so there are no topologies to show."
+        return section("topology", "Topology", tag("p", note, class_="note"))
     about = (
-        "Where the weights of the best model are: rows receive, columns send, and the stronger the colour of a place, "
-        "the more of its positions exist. Below, how many weights rows and columns have, a random start in grey."
+        "Density maps of the gates of the best model: rows are receiving units (top to bottom), columns are sending "
+        "units (left to right). The curves show the share of rows or columns (vertical axis) by their number of "
+        "weights (horizontal axis), with a random start in grey."
     )
-    return sections.section("topology", "Topology", tag("p", about), tag("div", id="topologies"))
+    return section("topology", "Topology", tag("p", about), tag("div", id="topologies"))
 
 
 def _title(records: Sequence[RunRecord]) -> str:
@@ -131,11 +157,17 @@ def _title(records: Sequence[RunRecord]) -> str:
 
 
 def _about(records: Sequence[RunRecord], groups: Sequence[Group]) -> str:
+    """Return the line below the heading."""
+    hours = sum(record.seconds for record in records) / 3600
+    spent = f"{hours:.1f} hours" if hours >= 1 else counted(round(60 * hours), "minute")
+    if len(records) == 1:
+        state = "finished" if records[0].finished else "not finished"
+        return (
+            f"run {records[0].name}, {state}; method {records[0].method}, seed {records[0].seed}; {spent} of training"
+        )
     finished = sum(record.finished for record in records)
     seeds = len({record.seed for record in records})
-    hours = sum(record.seconds for record in records) / 3600
     done = "all finished" if finished == len(records) else f"{finished} finished"
-    spent = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.0f} minutes"
     return (
         f"{counted(len(records), 'run')}, {done}; {counted(len(groups), 'setting')}, {counted(seeds, 'seed')}; "
         f"{spent} of training"
@@ -143,13 +175,13 @@ def _about(records: Sequence[RunRecord], groups: Sequence[Group]) -> str:
 
 
 def _json(data: Any) -> str:
-    """JSON that cannot end the script element it stands in, nor begin anything else."""
+    """Return JSON that cannot close its script element or open another one."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def _script() -> str:
-    """The files of the script as one, with names of its own."""
+    """Return the files of the script as one, in its own scope."""
     return '"use strict";\n(() => {\n' + "\n".join(_file(f"{name}.js") for name in SCRIPTS) + "})();\n"
 
 

@@ -1,4 +1,4 @@
-"""Sections of a report: gates, curves and tables of runs."""
+"""Sections of a report about several runs: outcome, gates, curves, tables of runs, and costs."""
 
 from __future__ import annotations
 
@@ -13,28 +13,38 @@ import numpy as np
 from selfish_rnn.analysis.networks import gate_name, short_names, with_gates
 from selfish_rnn.analysis.records import RunRecord
 from selfish_rnn.analysis.report.comparison import ASIDE, Comparison, Group, command_of, differing
-from selfish_rnn.analysis.report.markup import NOTHING, Cell, Markup, duration, number, table, tag, together
+from selfish_rnn.analysis.report.markup import (
+    NOTHING,
+    Cell,
+    Markup,
+    concatenated,
+    duration,
+    number,
+    section,
+    table,
+    tag,
+)
 from selfish_rnn.analysis.topologies import degree_shares, density_map
 from selfish_rnn.analysis.training_flops import TrainingFlops, run_flops
 from selfish_rnn.experiment.comparison import flat
 from selfish_rnn.runs.run import Run
-from selfish_rnn.text import spread
+from selfish_rnn.text import counted, spread
 from selfish_rnn.topology import Topology
 from selfish_rnn.topology.gates import WHOLE
 from selfish_rnn.training.records import Densities, EpochRecord
 
 POINTS = 40
-"""Most points of a small curve."""
+"""Maximum number of points of a small curve."""
 
 
 def gates(groups: Sequence[Group], swatch: Colour) -> Markup | None:
-    """A table for each matrix with gates; nothing if there is none."""
+    """Return a table for each matrix with gates; None if there is none."""
     names = list(dict.fromkeys(name for group in groups for name in with_gates(_last(group))))
     if not names:
         return None
     about = tag(
         "p",
-        "Density of every gate at the end, averaged over seeds, with its course since the first epoch. ",
+        "Density of every gate at the end of training, mean over seeds, with a curve of its course over the epochs. ",
         tag("span", "denser", class_="denser"),
         " or ",
         tag("span", "sparser", class_="sparser"),
@@ -45,28 +55,29 @@ def gates(groups: Sequence[Group], swatch: Colour) -> Markup | None:
 
 
 def _last(group: Group) -> Densities:
-    """The densities at the end of a group's first run."""
+    """Return the final densities of the first run of a group."""
     return group.runs[0].epochs[-1].density
 
 
 def _matrix(name: str, short: str, groups: Sequence[Group], swatch: Colour) -> Markup:
-    having = [group for group in groups if name in _last(group)]
-    kinds = list(dict.fromkeys(gate for group in having for gate in _last(group)[name] if gate != WHOLE))
+    members = [group for group in groups if name in _last(group)]
+    kinds = list(dict.fromkeys(gate for group in members for gate in _last(group)[name] if gate != WHOLE))
     rows = [
-        [together(swatch(group), group.label), *(_density(group, name, gate) for gate in kinds)] for group in having
+        [concatenated(swatch(group), group.label), *(_density(group, name, gate) for gate in kinds)]
+        for group in members
     ]
     caption = short if short == name else f"{short} ({name})"
     return table(["setting", *(gate_name(gate) for gate in kinds)], rows, caption=caption)
 
 
 def _density(group: Group, name: str, gate: str) -> Cell:
-    if gate not in _last(group)[name]:  # of another cell
+    if gate not in _last(group)[name]:  # a gate of a different cell
         return Cell(NOTHING)
     ends = [run.epochs[-1].density[name] for run in group.runs if gate in run.epochs[-1].density.get(name, {})]
     density = statistics.fmean(end[gate] for end in ends)
     whole = statistics.fmean(end[WHOLE] for end in ends)
     course = [epoch.density[name][gate] for epoch in group.runs[0].epochs]
-    # How far from the whole matrix, half of it being as far as the colour goes.
+    # The colour shows the distance from the density of the whole matrix, up to half of it.
     strength = min(1.0, abs(density - whole) / (0.5 * whole)) if whole else 0.0
     content = tag(
         "span",
@@ -79,14 +90,14 @@ def _density(group: Group, name: str, gate: str) -> Cell:
 
 
 def _sparkline(course: Sequence[float], whole: float) -> Markup:
-    """From 40 % to 160 % of the density of the whole matrix, which is the line through the middle."""
+    """Draw densities from 40 % to 160 % of that of the whole matrix, which is the middle line."""
     step = max(1, -(-len(course) // POINTS))
-    shown = [*course[:-1:step], course[-1]]
+    values = [*course[:-1:step], course[-1]]
     points = " ".join(
-        f"{60 * index / max(1, len(shown) - 1):.1f},{_height(value / whole if whole else 1.0):.1f}"
-        for index, value in enumerate(shown)
+        f"{60 * index / max(1, len(values) - 1):.1f},{_height(value / whole if whole else 1.0):.1f}"
+        for index, value in enumerate(values)
     )
-    inner = together(tag("line", x1=0, x2=60, y1=8, y2=8), tag("polyline", points=points))
+    inner = concatenated(tag("line", x1=0, x2=60, y1=8, y2=8), tag("polyline", points=points))
     return tag("svg", inner, viewBox="-1 -1 62 18", class_="spark", aria_hidden="true")
 
 
@@ -102,14 +113,14 @@ MEASURES: dict[str, tuple[str, bool, Callable[[EpochRecord], float]]] = {
     "prune": ("prune rate", False, lambda epoch: epoch.prune_rate),
     "rate": ("learning rate", False, lambda epoch: epoch.learning_rate),
 }
-"""What can be followed over the epochs: its name, whether its axis is logarithmic, and how an epoch tells of it."""
+"""Measures over the epochs: label, whether the axis is logarithmic, and value of an epoch."""
 
 BINS = 24
-"""Places of a density map along each side, and about as many bins of a distribution."""
+"""Side length of a density map, and number of bins of a distribution."""
 
 
 def series(comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """Every run with its series, and the groups they belong to."""
+    """Return the data of the curves: every run with its series and group."""
     groups = [group for comparison in comparisons for group in comparison.groups]
     runs = [(number, run) for number, group in enumerate(groups) for run in group.runs]
     return {
@@ -119,6 +130,7 @@ def series(comparisons: Sequence[Comparison]) -> dict[str, Any]:
             {
                 "name": run.name,
                 "group": number,
+                "unigram": _number((run.summary or {}).get("unigram_perplexity", math.nan)),
                 "epoch": [epoch.epoch for epoch in run.epochs],
                 "minutes": [_number(epoch.seconds / 60) for epoch in run.epochs],
                 "averaging": run.averaging_starts,
@@ -131,7 +143,7 @@ def series(comparisons: Sequence[Comparison]) -> dict[str, Any]:
 
 
 def topology_pictures(record: RunRecord, topologies: Mapping[str, Topology]) -> dict[str, Any]:
-    """Of each matrix a density map of every gate as bytes, and how many weights its units have."""
+    """Return a density map of every gate as bytes, and the distribution of degrees, for every matrix."""
     return {
         "run": record.name,
         "matrices": [
@@ -148,8 +160,8 @@ def topology_pictures(record: RunRecord, topologies: Mapping[str, Topology]) -> 
 
 
 def _map(topology: Topology, gate: str) -> dict[str, Any]:
-    found = density_map(topology, gate, BINS)
-    pixels = np.round(255 * found).astype(np.uint8)
+    densities = density_map(topology, gate, BINS)
+    pixels = np.round(255 * densities).astype(np.uint8)
     return {
         "name": gate_name(gate),
         "rows": pixels.shape[0],
@@ -163,7 +175,7 @@ def _degrees(topology: Topology, *, sent: bool) -> dict[str, Any]:
     return {
         "from": float(shares.edges[0]),
         "step": float(shares.edges[1] - shares.edges[0]),
-        "gates": [_rounded(found) for found in shares.gates.values()],
+        "gates": [_rounded(values) for values in shares.gates.values()],
         "random": _rounded(shares.random),
     }
 
@@ -177,19 +189,15 @@ def _rounded(values: Any) -> list[float]:
 
 
 def _number(value: float) -> float | None:
-    """Six digits are more than a screen shows; JSON knows neither NaN nor infinity."""
+    """Return six digits, which are more than a screen shows; None for NaN and infinity, which JSON lacks."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 Colour = Callable[[Group], Markup]
 
 
-def section(identity: str, title: str, *children: object) -> Markup:
-    return tag("section", tag("h2", title), *children, id=identity)
-
-
 def outcomes(comparisons: Sequence[Comparison], swatch: Colour) -> Markup:
-    """Who won and by how much."""
+    """Return verdicts and rankings."""
     parts: list[object] = []
     for comparison in comparisons:
         if len(comparisons) > 1:
@@ -197,9 +205,7 @@ def outcomes(comparisons: Sequence[Comparison], swatch: Colour) -> Markup:
         parts.append(tag("p", comparison.verdict(), class_="verdict"))
         parts.append(_ranking(comparison, swatch))
     if len(comparisons) > 1:
-        parts.insert(
-            0, tag("p", "The runs are of different texts, and perplexities are compared on the same text only.")
-        )
+        parts.insert(0, tag("p", "The runs have different texts. Perplexities are compared on the same text only."))
     parts.extend(tag("p", note, class_="note") for note in notes(comparisons))
     return section("outcome", "Outcome", *parts)
 
@@ -210,11 +216,11 @@ def _ranking(comparison: Comparison, swatch: Colour) -> Markup:
     rows = []
     for group in comparison.groups:
         shared = group.differences(ranked[0]) if ranked and group is not ranked[0] else []
-        worse = f"{sum(value > 0 for value in shared)} of {len(shared)} seeds" if shared else NOTHING
+        worse = f"{sum(value > 0 for value in shared)} of {counted(len(shared), 'seed')}" if shared else NOTHING
         best = ranked[0].mean if ranked else None
         rows.append(
             [
-                together(swatch(group), group.label),
+                concatenated(swatch(group), group.label),
                 Cell(spread(group.perplexities, none=NOTHING), group.mean),
                 Cell(len(group.perplexities), len(group.perplexities)),
                 _strip(group.perplexities, everything) if group.perplexities else "not finished",
@@ -224,19 +230,24 @@ def _ranking(comparison: Comparison, swatch: Colour) -> Markup:
             ]
         )
     headings = ["setting", "test perplexity", "seeds", "each seed", "above the best", "worse on", "validation"]
-    return table(headings, rows, caption="Test perplexity: mean ± standard deviation over seeds; lower is better.")
+    caption = "Test perplexity: mean ± standard deviation over seeds; lower is better."
+    if everything and min(everything) < max(everything):
+        caption += (
+            f" Dots are seeds, from {min(everything):.2f} (left) to {max(everything):.2f} (right); the bar is the mean."
+        )
+    return table(headings, rows, caption=caption)
 
 
 def _strip(values: Sequence[float], everything: Sequence[float]) -> Markup:
-    """The perplexity of each seed as a dot and their mean as a line, on a scale all rows of a table share."""
+    """Draw the perplexity of each seed as a dot and the mean as a bar, on the common scale of a table."""
     low, high = min(everything), max(everything)
 
-    def place(value: float) -> str:
+    def x(value: float) -> str:
         return f"{8 + 124 * (value - low) / (high - low or 1):.1f}"
 
-    mean = place(statistics.fmean(values))
-    dots = [tag("circle", tag("title", f"{value:.2f}"), cx=place(value), cy=9, r=4) for value in values]
-    inner = together(
+    mean = x(statistics.fmean(values))
+    dots = [tag("circle", tag("title", f"{value:.2f}"), cx=x(value), cy=9, r=4) for value in values]
+    inner = concatenated(
         tag("line", x1=8, x2=132, y1=9, y2=9, class_="rail"),
         *dots,
         tag("line", x1=mean, x2=mean, y1=1, y2=17, class_="mean"),
@@ -246,42 +257,47 @@ def _strip(values: Sequence[float], everything: Sequence[float]) -> Markup:
 
 
 def notes(comparisons: Sequence[Comparison]) -> list[str]:
-    """What a reader should know before believing the table."""
+    """Return caveats about a ranking."""
     runs = [run for comparison in comparisons for group in comparison.groups for run in group.runs]
-    found = []
+    result = []
     unfinished = [run for run in runs if not run.finished]
-    if unfinished:
-        told = ", ".join(
+    if unfinished and len(runs) > 1:
+        names = ", ".join(
             f"{run.name} (epoch {run.epochs[-1].epoch} of {run.settings.get('epochs')})" for run in unfinished
         )
-        found.append(f"Not finished, and left out of the ranking: {told}.")
+        result.append(f"Not finished, and left out of the ranking: {names}.")
     averaged = [run for run in runs if "asgd" in run.optimizer]
     never = [run for run in averaged if not run.averaging_starts]
     if never and len(never) < len(averaged):
         names = ", ".join(run.name for run in never)
-        found.append(f"Averaging never started in {names}; in the other {len(averaged) - len(never)} runs it did.")
+        started = len(averaged) - len(never)
+        result.append(f"Averaging never started in {names}, but it did in {counted(started, 'other run')}.")
     last = [run for run in runs if run.summary and run.summary.get("best_epoch") == run.epochs[-1].epoch]
     if last:
-        what = "Every run was" if len(last) == len(runs) else f"{len(last)} of {len(runs)} runs were"
-        found.append(f"{what} still getting better in the last epoch; longer runs may rank otherwise.")
-    return found
+        if len(runs) == 1:
+            result.append("The run was still improving in its last epoch; a longer run may be better.")
+        else:
+            subject = "Every run was" if len(last) == len(runs) else f"{len(last)} of {len(runs)} runs"
+            verb = "" if len(last) == len(runs) else " was" if len(last) == 1 else " were"
+            result.append(f"{subject}{verb} still improving in the last epoch; longer runs may rank differently.")
+    return result
 
 
 def settings(groups: Sequence[Group], swatch: Colour) -> Markup:
-    """What differs between the groups, and what does not."""
+    """Return the settings that differ between groups, and those that do not."""
     flattened = [flat(group.runs[0].settings) for group in groups]
     keys = [key for key in differing(flattened) if key not in ASIDE]
     rows = [
-        [together(swatch(group), group.label), *(_value(one.get(key)) for key in keys)]
-        for group, one in zip(groups, flattened, strict=True)
+        [concatenated(swatch(group), group.label), *(_value(values.get(key)) for key in keys)]
+        for group, values in zip(groups, flattened, strict=True)
     ]
     same = [[tag("code", key), _value(value)] for key, value in flattened[0].items() if key not in (*keys, *ASIDE)]
-    told: Markup = tag("p", "Nothing differs but the seeds.")
+    differences: Markup = tag("p", "Only the seeds differ.")
     if keys:
-        told = table(["setting", *keys], rows, caption="Settings that are not the same everywhere.")
+        differences = table(["setting", *keys], rows, caption="Settings that differ between groups.")
     common = table(["name", "value"], same, caption="Settings of every run.", sortable=False)
-    rest = tag("details", tag("summary", f"{len(same)} settings are the same in every run"), common)
-    return section("settings", "What differs", told, rest)
+    rest = tag("details", tag("summary", f"{counted(len(same), 'setting')} with the same value in every run"), common)
+    return section("settings", "Settings", differences, rest)
 
 
 def _value(value: Any) -> str:
@@ -289,7 +305,7 @@ def _value(value: Any) -> str:
 
 
 def runs(groups: Sequence[Group], swatch: Colour) -> Markup:
-    """Every run in a table."""
+    """Return a table of all runs."""
     rows = []
     for group in groups:
         for run in group.runs:
@@ -298,7 +314,7 @@ def runs(groups: Sequence[Group], swatch: Colour) -> Markup:
             rows.append(
                 [
                     run.name,
-                    together(swatch(group), group.label),
+                    concatenated(swatch(group), group.label),
                     Cell(NOTHING if run.seed is None else run.seed, run.seed),
                     number(run.test_perplexity),
                     number(run.valid_perplexity),
@@ -312,38 +328,60 @@ def runs(groups: Sequence[Group], swatch: Colour) -> Markup:
             )
     headings = ["run", "setting", "seed", "test", "validation", "best epoch", "epochs", "averaging from", "time",
                 "memory (MiB)", "weights"]  # fmt: skip
-    return section("runs", "Runs", table(headings, rows, caption="Every run; a click on a heading sorts."))
+    return section("runs", "Runs", table(headings, rows, caption="All runs; click a heading to sort."))
 
 
 def costs(groups: Sequence[Group], swatch: Colour) -> Markup:
-    """Time, memory, weights and, where they are known, operations."""
+    """Return time, memory, weights, machine and, if known, FLOPs."""
     rows = []
-    counted = [_flops(group.runs[0]) for group in groups]
-    for group, found in zip(groups, counted, strict=True):
+    flops = [_flops(group.runs[0]) for group in groups]
+    machines = [machine_of(group.runs) for group in groups]
+    several = len(set(machines)) > 1
+    for group, machine, counts in zip(groups, machines, flops, strict=True):
         memories = [
             run.summary["peak_memory_mib"] for run in group.runs if run.summary and "peak_memory_mib" in run.summary
         ]
         last = group.runs[0].epochs[-1]
         row: list[object] = [
-            together(swatch(group), group.label),
+            concatenated(swatch(group), group.label),
             duration(statistics.fmean(run.seconds for run in group.runs)),
             number(statistics.fmean(run.seconds / len(run.epochs) for run in group.runs), 1, " s"),
             number(statistics.fmean(memories) if memories else None, 0),
             Cell(f"{last.active_weights:,}", last.active_weights),
             number(last.sparsity, 3),
         ]
-        if any(counted):
-            row += _flops_cells(found)
+        if any(flops):
+            row += _flops_cells(counts)
+        if several:
+            row.append(machine)
         rows.append(row)
     headings = ["setting", "time", "per epoch", "memory (MiB)", "weights", "sparsity"]
-    if any(counted):
+    if any(flops):
         headings += ["training FLOPs", "of dense", "inference FLOPs", "of dense"]
-    caption = "Means over seeds. Times hold for the machine of the run and what else it was doing."
+    if several:
+        headings.append("machine")
+    caption = "Means over seeds." + ("" if several else f" Machine: {machines[0]}.")
     return section("costs", "Time, memory and size", table(headings, rows, caption=caption))
 
 
+def machine_of(runs: Sequence[RunRecord]) -> str:
+    """Return processor, threads, ranks and engine of runs."""
+    texts = []
+    for run in runs:
+        summary: Mapping[str, Any] = run.summary or {}
+        threads = summary.get("threads", run.settings.get("threads"))
+        parts = [
+            str(summary.get("processor", "processor unknown")),
+            counted(threads, "thread") if isinstance(threads, int) else "",
+            counted(summary["ranks"], "rank") if summary.get("ranks", 1) > 1 else "",
+            f"{summary['engine']} engine" if "engine" in summary else "",
+        ]
+        texts.append(", ".join(filter(None, parts)))
+    return "; ".join(dict.fromkeys(texts))
+
+
 def _flops(record: RunRecord) -> TrainingFlops | None:
-    """What a run took, if its folder tells."""
+    """Return the FLOPs of a run, if its folder has the facts."""
     if record.path is None:
         return None
     try:
@@ -352,17 +390,17 @@ def _flops(record: RunRecord) -> TrainingFlops | None:
         return None
 
 
-def _flops_cells(found: TrainingFlops | None) -> list[Cell]:
-    if found is None:
+def _flops_cells(flops: TrainingFlops | None) -> list[Cell]:
+    if flops is None:
         return [Cell(NOTHING)] * 4
-    pairs = ((found.training, found.training_ratio), (found.inference, found.inference_ratio))
-    return [cell for own, ratio in pairs for cell in (Cell(f"{own:.3g}", own), number(ratio))]
+    pairs = ((flops.training, flops.training_ratio), (flops.inference, flops.inference_ratio))
+    return [cell for count, ratio in pairs for cell in (Cell(f"{count:.3g}", count), number(ratio))]
 
 
 def commands(records: Sequence[RunRecord]) -> Markup:
-    """What to type to make every run again."""
+    """Return the commands that train every run."""
     lines = "\n".join(command_of(record) for record in records)
-    about = "Each command gives exactly the settings of the run, those that were filled in when it started included."
+    about = "Each command has exactly the settings of its run, including those that were filled in at its start."
     return section(
         "commands",
         "Commands",

@@ -35,7 +35,7 @@ def quantize(model: Model, *, arithmetic: Literal["int8", "float32"] = "int8", s
     if arithmetic not in ("int8", "float32"):
         raise ValueError(f"arithmetic must be 'int8' or 'float32', got {arithmetic!r}")
     ruling = sparsifiers(model)
-    if any(sparsifier._optimizers for sparsifier in ruling):
+    if any(sparsifier.in_training for sparsifier in ruling):
         raise RuntimeError("the model is being trained, and quantizing ends that: quantize copy.deepcopy(model)")
     model = pack(model, strict=strict)
     weights = packed_weights(model)

@@ -64,7 +64,7 @@ struct LayerForward {
   float* h_last;
   float* c_last;
   float* gates;     // kept for the backward pass
-  float* states;    // kept: h before every step and after the last
+  float* states;    // h before every step and after the last, kept, of a GRU; of other cells work: two steps
   float* cells;     // kept: c likewise
   float* extra;     // kept, by a cell that needs more
   float* h_panels;  // kept: h before every token; null if no backward pass follows
@@ -208,6 +208,8 @@ void selfish_index_kept(const char* memory, int64_t row_key, int64_t column_key,
 // How wide a panel of so many columns (tokens) is, and how many floats all panels of so many features take.
 int64_t selfish_panel_width(int64_t columns);
 int64_t selfish_panel_floats(int64_t columns, int64_t features);
+// How many floats so many features of one step of a recurrent layer take, for a batch of so many sequences.
+int64_t selfish_step_floats(int64_t batch, int64_t features);
 // How many floats of work selfish_cross_entropy needs for n tokens.
 int64_t selfish_cross_entropy_floats(int64_t n, int64_t rows, int64_t columns);
 

@@ -53,11 +53,13 @@ const char* selfish_description() {
 }
 
 const int64_t* selfish_structure_sizes() {
-  static const int64_t sizes[] = {
-      sizeof(IndexHeader),    sizeof(LayerShape),      sizeof(LayerWeights),   sizeof(LayerGradients),
-      sizeof(LayerForward),   sizeof(LayerBackward),   sizeof(HighwayForward), sizeof(HighwayBackward),
-      sizeof(OrderedForward), sizeof(OrderedBackward), sizeof(WindowsHeader),  sizeof(Int8Weights),
-      sizeof(Int8Layer),      sizeof(Operation),       sizeof(Program),        0};
+  static const int64_t sizes[] = {sizeof(IndexHeader),    sizeof(LayerShape),
+                                  sizeof(LayerWeights),   sizeof(LayerGradients),
+                                  sizeof(LayerForward),   sizeof(LayerBackward),
+                                  sizeof(HighwayForward), sizeof(HighwayBackward),
+                                  sizeof(OrderedForward), sizeof(OrderedBackward),
+                                  sizeof(WindowsHeader),  sizeof(Int8Weights),
+                                  sizeof(Int8Layer),      0};
   return sizes;
 }
 
@@ -69,6 +71,7 @@ int64_t selfish_threaded() { return kThreaded; }
 
 int64_t selfish_panel_width(int64_t columns) { return chosen().panel_width(columns); }
 int64_t selfish_panel_floats(int64_t columns, int64_t features) { return chosen().panel_floats(columns, features); }
+int64_t selfish_step_floats(int64_t batch, int64_t features) { return chosen().step_floats(batch, features); }
 int64_t selfish_cross_entropy_floats(int64_t n, int64_t rows, int64_t columns) {
   return chosen().cross_entropy_floats(n, rows, columns);
 }
@@ -104,7 +107,6 @@ void selfish_highway_forward(const HighwayForward* layer) { chosen().highway_for
 void selfish_highway_backward(const HighwayBackward* layer) { chosen().highway_backward(layer); }
 void selfish_ordered_forward(const OrderedForward* layer) { chosen().ordered_forward(layer); }
 void selfish_ordered_backward(const OrderedBackward* layer) { chosen().ordered_backward(layer); }
-void selfish_float_step(const Program* program) { chosen().float_step(program); }
 
 }  // extern "C"
 }  // namespace selfish

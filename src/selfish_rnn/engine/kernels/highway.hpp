@@ -39,16 +39,16 @@ inline std::vector<Packed> all_packed(const void* const* indices, int64_t count)
 // The units of one micro-step from their sums on; `masked` gets what the next matrix sees, where there is a mask.
 inline void highway_units(float* gates, const float* before, float* after, const float* mask, float* masked,
                           int64_t spacing, int64_t first, int64_t stop) {
-  for (int64_t at = first; at < stop; at += 8) {
+  for (int64_t at = first; at < stop; at += kLanes<Widest>) {
     const int64_t n = stop - at;
-    const V8 nonlinear = tanh(load_some(gates + at, n));
-    const V8 transform = sigmoid(load_some(gates + spacing + at, n));
-    const V8 state = load_some(before + at, n);
-    const V8 result = state + transform * (nonlinear - state);
+    const Widest nonlinear = tanh(load_some<Widest>(gates + at, n));
+    const Widest transform = sigmoid(load_some<Widest>(gates + spacing + at, n));
+    const Widest state = load_some<Widest>(before + at, n);
+    const Widest result = state + transform * (nonlinear - state);
     store_some(gates + at, nonlinear, n);
     store_some(gates + spacing + at, transform, n);
     store_some(after + at, result, n);
-    if (mask != nullptr) store_some(masked + at, result * load_some(mask + at, n), n);
+    if (mask != nullptr) store_some(masked + at, result * load_some<Widest>(mask + at, n), n);
   }
 }
 
@@ -56,22 +56,25 @@ inline void highway_units(float* gates, const float* before, float* after, const
 // through the matrix.
 inline void highway_units_backward(const float* gates, const float* before, float* d_state, float* d_gates,
                                    int64_t spacing, int64_t first, int64_t stop) {
-  for (int64_t at = first; at < stop; at += 8) {
+  for (int64_t at = first; at < stop; at += kLanes<Widest>) {
     const int64_t n = stop - at;
-    const V8 nonlinear = load_some(gates + at, n), transform = load_some(gates + spacing + at, n);
-    const V8 d = load_some(d_state + at, n), carried = d * (1.f - transform);
+    const Widest nonlinear = load_some<Widest>(gates + at, n), transform = load_some<Widest>(gates + spacing + at, n);
+    const Widest d = load_some<Widest>(d_state + at, n), carried = d * (1.f - transform);
     store_some(d_gates + at, d * transform * (1.f - nonlinear * nonlinear), n);
-    store_some(d_gates + spacing + at, (nonlinear - load_some(before + at, n)) * transform * carried, n);
+    store_some(d_gates + spacing + at, (nonlinear - load_some<Widest>(before + at, n)) * transform * carried, n);
     store_some(d_state + at, carried, n);
   }
 }
 
 inline void highway_forward(const HighwayForward& layer) {
   const HighwayLayout layout(layer.shape, layer.depth, layer.keep != 0);
-  const Panels &narrow = layout.panels, &wide = layout.wide;
-  const int64_t hidden = layout.hidden, width = narrow.width, depth = layout.depth, micros = layout.steps * depth;
+  const Panels& wide = layout.wide;
+  const int64_t hidden = layout.hidden, depth = layout.depth, micros = layout.steps * depth;
   const int64_t one_state = layout.line_floats(hidden);
   const std::vector<Packed> recurrences = all_packed(layer.recurrent_index, depth);
+  std::vector<StepMatrix<false>> matrices;
+  for (int64_t level = 0; level < depth; ++level)
+    matrices.emplace_back(recurrences[level], layer.recurrent_values[level], layout);
   const bool has_mask = layer.mask != nullptr;
 
   project_inputs(Packed(layer.input_index), layer.input_values, layer.biases[0], layer.x, layer.x_panels, wide, layout,
@@ -90,7 +93,7 @@ inline void highway_forward(const HighwayForward& layer) {
       widen(seen(micro, part), layout, micro / depth, part, unit, stop,
             layer.h_panels + micro % depth * wide.floats(hidden), wide, hidden);
   };
-  for (int part = 0; part < narrow.count; ++part) keep_seen(0, part, 0, hidden);
+  for (int part = 0; part < layout.parts; ++part) keep_seen(0, part, 0, hidden);
 #pragma omp parallel
   for (int64_t micro = 0; micro < micros; ++micro) {
     const int64_t level = micro % depth;
@@ -98,26 +101,27 @@ inline void highway_forward(const HighwayForward& layer) {
     // As many tiles for either gate, each thread taking the same units of both.
     const int chunks = recurrence.row_tiles() / 2;
     const Share share(chunks);
-    for (int chunk = share.begin; chunk < share.end; ++chunk)
-      for (int part = 0; part < narrow.count; ++part) {
-        const int64_t unit = recurrence.first_row(chunk), stop = recurrence.first_row(chunk + 1);
-        const float* from = seen(micro, part);
+    for (int chunk = share.begin; chunk < share.end; ++chunk) {
+      const int64_t unit = recurrence.first_row(chunk), stop = recurrence.first_row(chunk + 1);
+      for (int part = 0; level > 0 && part < layout.parts; ++part) {
+        const int width = layout.part(part).width;
         float* gates = layout.gates(layer.gates, layer.later_gates, micro, part);
-        for (int64_t line = unit; level > 0 && line < layout.lines; line += hidden)
-          fill_lines(gates + line * width, narrow.width, stop - unit, layer.biases[level] + line);
-        for (int column_tile = 0; column_tile < recurrence.column_tiles(); ++column_tile)
-          for (int row_tile : {chunk, chunks + chunk})
-            spmm(narrow.width, recurrence.tile(row_tile, column_tile), layer.recurrent_values[level],
-                 from + recurrence.first_column(column_tile) * width, gates + recurrence.first_row(row_tile) * width);
+        for (int64_t line = unit; line < layout.lines; line += hidden)
+          fill_lines(gates + line * width, width, stop - unit, layer.biases[level] + line);
+      }
+      for (int row_tile : {chunk, chunks + chunk})
+        matrices[level].add_products(row_tile, seen(micro, 0), layout.gates(layer.gates, layer.later_gates, micro, 0));
+      for (int part = 0; part < layout.parts; ++part) {
+        const int width = layout.part(part).width;
         float* after = layout.state(layer.states, micro + 1, part);
-        highway_units(gates, layout.state(layer.states, micro, part), after,
+        highway_units(layout.gates(layer.gates, layer.later_gates, micro, part),
+                      layout.state(layer.states, micro, part), after,
                       has_mask ? layout.at(layer.mask_panels, 0, part, hidden) : nullptr, seen(micro + 1, part),
                       hidden * width, unit * width, stop * width);
-        if (level == depth - 1)
-          to_rows(after + unit * width, narrow.width, narrow.filled(part), stop - unit,
-                  layer.y + (micro / depth * layout.batch + narrow.first(part)) * hidden + unit, hidden);
+        if (level == depth - 1) write_rows(after, layout, micro / depth, part, unit, stop, layer.y);
         keep_seen(micro + 1, part, unit, stop);
       }
+    }
 #pragma omp barrier
   }
   for (int64_t level = 0; level < depth && layout.keep; ++level)
@@ -126,16 +130,15 @@ inline void highway_forward(const HighwayForward& layer) {
 
 inline void highway_backward(const HighwayBackward& layer) {
   const HighwayLayout layout(layer.shape, layer.depth, true);
-  const Panels &narrow = layout.panels, &wide = layout.wide;
-  const int64_t hidden = layout.hidden, lines = layout.lines, width = narrow.width, depth = layout.depth;
+  const Panels& wide = layout.wide;
+  const int64_t hidden = layout.hidden, lines = layout.lines, depth = layout.depth;
   const std::vector<Packed> recurrences = all_packed(layer.recurrent_index, depth);
-
-  std::vector<float*> values_t(depth);
-  float* next = layer.values_t;
+  std::vector<StepMatrix<true>> matrices;
+  float* values_t = layer.values_t;
   for (int64_t level = 0; level < depth; ++level) {
-    values_t[level] = next;
-    transpose_values(recurrences[level], layer.recurrent_values[level], next);
-    next += recurrences[level].header->count;
+    transpose_values(recurrences[level], layer.recurrent_values[level], values_t);
+    matrices.emplace_back(recurrences[level], values_t, layout);
+    values_t += recurrences[level].header->count;
     clear_tail(layer.d_panels + level * wide.floats(lines), wide, lines);
   }
   if (layer.mask != nullptr) state_from_rows(layer.mask, layout, layer.mask_panels);
@@ -147,21 +150,24 @@ inline void highway_backward(const HighwayBackward& layer) {
       const int64_t level = micro % depth, later = (micro + 1) % depth;
       const Packed& recurrence = recurrences[later];
       const Share share(recurrence.column_tiles());
-      for (int tile = share.begin; tile < share.end; ++tile)
-        for (int part = 0; part < narrow.count; ++part) {
-          const int64_t unit = recurrence.first_column(tile), stop = recurrence.first_column(tile + 1);
-          const float* d_later = layout.at(layer.d_gates, (micro + 1) & 1, part, lines);
+      for (int tile = share.begin; tile < share.end; ++tile) {
+        const int64_t unit = recurrence.first_column(tile), stop = recurrence.first_column(tile + 1);
+        const float* d_later = layout.at(layer.d_gates, (micro + 1) & 1, 0, lines);
+        // What comes through the matrix is added to the gradient of the state, or masked first.
+        float* through = layer.mask == nullptr ? layer.d_state : layer.d_through;
+        for (int part = 0; part < layout.parts; ++part) {
+          const int width = layout.part(part).width;
+          float* fresh = layout.at(micro == last ? layer.d_state : through, 0, part, hidden);
+          if (micro == last || layer.mask != nullptr) std::fill(fresh + unit * width, fresh + stop * width, 0.f);
+        }
+        if (micro < last) matrices[later].add_products(tile, d_later, through);
+        for (int part = 0; part < layout.parts; ++part) {
+          const int width = layout.part(part).width;
           float* d_state = layout.at(layer.d_state, 0, part, hidden);
-          if (micro == last) {
-            std::fill(d_state + unit * width, d_state + stop * width, 0.f);
-          } else if (layer.mask == nullptr) {
-            through_recurrence(recurrence, tile, values_t[later], d_later, narrow.width, d_state);
-          } else {
-            float* through = layout.at(layer.d_through, 0, part, hidden);
+          if (micro < last && layer.mask != nullptr) {
             const float* mask = layout.at(layer.mask_panels, 0, part, hidden);
-            std::fill(through + unit * width, through + stop * width, 0.f);
-            through_recurrence(recurrence, tile, values_t[later], d_later, narrow.width, through);
-            for (int64_t at = unit * width; at < stop * width; ++at) d_state[at] += mask[at] * through[at];
+            const float* masked_ = layout.at(through, 0, part, hidden);
+            for (int64_t at = unit * width; at < stop * width; ++at) d_state[at] += mask[at] * masked_[at];
           }
           if (micro < 0) continue;
           if (level == depth - 1) add_rows(d_state, layer.dy, layout, micro / depth, part, unit, stop);
@@ -173,6 +179,7 @@ inline void highway_backward(const HighwayBackward& layer) {
             widen(d_gates, layout, micro / depth, part, line + unit, line + stop,
                   layer.d_panels + level * wide.floats(lines), wide, lines);
         }
+      }
 #pragma omp barrier
     }
   }

@@ -1,7 +1,6 @@
 // The kernels as one table of functions, compiled once for every kind of processor.
 #pragma once
 
-#include "../../runtime/kernels/abi.hpp"
 #include "abi.hpp"
 
 namespace selfish {
@@ -10,6 +9,7 @@ namespace selfish {
 struct Kernels {
   decltype(&selfish_panel_width) panel_width;
   decltype(&selfish_panel_floats) panel_floats;
+  decltype(&selfish_step_floats) step_floats;
   decltype(&selfish_cross_entropy_floats) cross_entropy_floats;
   decltype(&selfish_linear) linear;
   decltype(&selfish_linear_backward) linear_backward;
@@ -22,13 +22,11 @@ struct Kernels {
   decltype(&selfish_highway_backward) highway_backward;
   decltype(&selfish_ordered_forward) ordered_forward;
   decltype(&selfish_ordered_backward) ordered_backward;
-  decltype(&selfish_float_step) float_step;
 };
 
 }  // namespace selfish
 
 #ifdef SELFISH_TARGET
-#include "../../runtime/kernels/float_step.hpp"
 #include "highway.hpp"
 #include "lookup.hpp"
 #include "loss.hpp"
@@ -60,6 +58,7 @@ extern const Kernels kernels;
 const Kernels kernels = {
     [](int64_t columns) { return static_cast<int64_t>(Panels(columns).width); },
     [](int64_t columns, int64_t features) { return Panels(columns).floats(features); },
+    [](int64_t batch, int64_t features) { return StepPanels(batch).floats(features); },
     cross_entropy_floats,
     [](const void* index, const float* values, const float* bias, const float* x, int64_t n, float* y, float* work) {
       linear(Packed(index), values, bias, x, n, y, work);
@@ -85,7 +84,6 @@ const Kernels kernels = {
     [](const HighwayBackward* layer) { highway_backward(*layer); },
     [](const OrderedForward* layer) { ordered_forward(*layer); },
     [](const OrderedBackward* layer) { ordered_backward(*layer); },
-    [](const Program* program) { run_program<PackedMatrices>(*program); },
 };
 
 }  // namespace SELFISH_TARGET

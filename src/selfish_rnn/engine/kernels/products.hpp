@@ -2,9 +2,8 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdlib>
-#include <memory>
 
+#include "gradients.hpp"
 #include "tiles.hpp"
 
 namespace selfish {
@@ -24,18 +23,19 @@ struct Panels {
   int64_t floats(int64_t features) const { return count * features * width; }
 };
 
-// Memory of one thread that is kept from call to call.
-inline float* scratch(int64_t floats) {
-  struct Free {
-    void operator()(float* memory) const { std::free(memory); }
-  };
-  static thread_local std::unique_ptr<float, Free> memory;
-  static thread_local int64_t size = 0;
-  if (floats > size) {
-    size = (floats + 1023) / 1024 * 1024;
-    memory.reset(static_cast<float*>(std::aligned_alloc(kAlignment, size * sizeof(float))));
+// Eight columns of a line, or the four of a panel that has no more.
+SELFISH_INLINE V8 load_columns(const float* from, int width) {
+  if (width >= 8) return load<V8>(from);
+  const V4 four = load<V4>(from);
+  return __builtin_shufflevector(four, V4{}, 0, 1, 2, 3, 4, 5, 6, 7);
+}
+
+SELFISH_INLINE void store_columns(float* to, V8 vector, int width) {
+  if (width >= 8) {
+    store<V8>(to, vector);
+  } else {
+    store<V4>(to, lowest_lanes<V4>(vector));
   }
-  return memory.get();
 }
 
 // lines x width floats to width (the filled ones) rows, each of stride floats; eight by eight in registers.
@@ -44,11 +44,14 @@ inline void to_rows(const float* panel, int width, int filled, int64_t lines, fl
   for (int64_t line = 0; line < whole; line += 8)
     for (int column = 0; column < filled; column += 8) {
       V8 block[8];
-  SELFISH_UNROLL for (int at = 0; at < 8; ++at) block[at] = load<V8>(panel + (line + at) * width + column);
+  SELFISH_UNROLL for (int at = 0; at < 8; ++at)
+        block[at] = load_columns(panel + (line + at) * width + column, width);
       transpose(block);
       float* to = rows + column * stride + line;
       if (column + 8 <= filled) {
         SELFISH_UNROLL for (int at = 0; at < 8; ++at) store<V8>(to + at * stride, block[at]);
+      } else if (column + 4 == filled) {
+        SELFISH_UNROLL for (int at = 0; at < 4; ++at) store<V8>(to + at * stride, block[at]);
       } else {
         for (int at = 0; at < filled - column; ++at) store<V8>(to + at * stride, block[at]);
       }
@@ -67,13 +70,15 @@ inline void from_rows(const float* rows, int64_t stride, float* panel, int width
       const float* from = rows + column * stride + line;
       if (column + 8 <= filled) {
         SELFISH_UNROLL for (int at = 0; at < 8; ++at) block[at] = load<V8>(from + at * stride);
+      } else if (column + 4 == filled) {
+        SELFISH_UNROLL for (int at = 0; at < 8; ++at) block[at] = at < 4 ? load<V8>(from + at * stride) : V8{};
       } else {
         for (int at = 0; at < 8; ++at) block[at] = column + at < filled ? load<V8>(from + at * stride) : V8{};
       }
       transpose(block);
       SELFISH_UNROLL for (int at = 0; at < 8; ++at) {
         float* to = panel + (line + at) * width + column;
-        store<V8>(to, Add ? load<V8>(to) + block[at] : block[at]);
+        store_columns(to, Add ? load_columns(to, width) + block[at] : block[at], width);
       }
     }
   for (int64_t line = whole; line < lines; ++line)

@@ -6,7 +6,8 @@
 namespace selfish {
 namespace SELFISH_TARGET {
 
-// Eight values of one unit (or of eight, for a single column) as a cell sees them. `gates` are spaced by `spacing`.
+// A vector of values of one gate, of one unit or several, as a cell sees them; at the end of a row `count` may be less
+// than its lanes. `gates` are spaced by `spacing`.
 struct ForwardSite {
   float* gates;            // in: sums of inputs (and recurrence, unless the cell keeps that apart); out: activations
   const float* recurrent;  // the recurrence apart, spaced alike
@@ -26,7 +27,7 @@ struct BackwardSite {
   const float* cell_after;
   const float* before;
   const float* extra;
-  V8 d_after;          // of h after this step
+  Widest d_after;      // of h after this step
   float* d_cell;       // in: of c after this step; out: before it
   float* d_input;      // of the sums of inputs
   float* d_recurrent;  // of the recurrent sums, where the cell keeps them apart
@@ -36,14 +37,14 @@ struct BackwardSite {
 
 struct LSTM {
   static constexpr int kGates = 4;  // input, forget, candidate, output
-  static constexpr bool kApart = false, kCell = true, kDirect = false;
+  static constexpr bool kApart = false, kCell = true, kDirect = false, kStates = false;
 
   static SELFISH_INLINE void forward(const ForwardSite& site) {
     const int64_t n = site.count, s = site.spacing;
-    const V8 in = sigmoid(load_some(site.gates, n)), forget = sigmoid(load_some(site.gates + s, n));
-    const V8 candidate = tanh(load_some(site.gates + 2 * s, n));
-    const V8 out = sigmoid(load_some(site.gates + 3 * s, n));
-    const V8 cell = forget * load_some(site.cell_before, n) + in * candidate;
+    const Widest in = sigmoid(load_some<Widest>(site.gates, n)), forget = sigmoid(load_some<Widest>(site.gates + s, n));
+    const Widest candidate = tanh(load_some<Widest>(site.gates + 2 * s, n));
+    const Widest out = sigmoid(load_some<Widest>(site.gates + 3 * s, n));
+    const Widest cell = forget * load_some<Widest>(site.cell_before, n) + in * candidate;
     store_some(site.gates, in, n);
     store_some(site.gates + s, forget, n);
     store_some(site.gates + 2 * s, candidate, n);
@@ -54,12 +55,12 @@ struct LSTM {
 
   static SELFISH_INLINE void backward(const BackwardSite& site) {
     const int64_t n = site.count, s = site.spacing;
-    const V8 in = load_some(site.gates, n), forget = load_some(site.gates + s, n);
-    const V8 candidate = load_some(site.gates + 2 * s, n), out = load_some(site.gates + 3 * s, n);
-    const V8 squashed = tanh(load_some(site.cell_after, n));
-    const V8 d_cell = site.d_after * out * (1.f - squashed * squashed) + load_some(site.d_cell, n);
+    const Widest in = load_some<Widest>(site.gates, n), forget = load_some<Widest>(site.gates + s, n);
+    const Widest candidate = load_some<Widest>(site.gates + 2 * s, n), out = load_some<Widest>(site.gates + 3 * s, n);
+    const Widest squashed = tanh(load_some<Widest>(site.cell_after, n));
+    const Widest d_cell = site.d_after * out * (1.f - squashed * squashed) + load_some<Widest>(site.d_cell, n);
     store_some(site.d_input, d_cell * candidate * in * (1.f - in), n);
-    store_some(site.d_input + s, d_cell * load_some(site.cell_before, n) * forget * (1.f - forget), n);
+    store_some(site.d_input + s, d_cell * load_some<Widest>(site.cell_before, n) * forget * (1.f - forget), n);
     store_some(site.d_input + 2 * s, d_cell * in * (1.f - candidate * candidate), n);
     store_some(site.d_input + 3 * s, site.d_after * squashed * out * (1.f - out), n);
     store_some(site.d_cell, d_cell * forget, n);
@@ -68,28 +69,28 @@ struct LSTM {
 
 struct GRU {
   static constexpr int kGates = 3;  // reset, update, candidate
-  static constexpr bool kApart = true, kCell = false, kDirect = true;
+  static constexpr bool kApart = true, kCell = false, kDirect = true, kStates = true;
 
   static SELFISH_INLINE void forward(const ForwardSite& site) {
     const int64_t n = site.count, s = site.spacing;
-    const V8 reset = sigmoid(load_some(site.gates, n) + load_some(site.recurrent, n));
-    const V8 update = sigmoid(load_some(site.gates + s, n) + load_some(site.recurrent + s, n));
-    const V8 recalled = load_some(site.recurrent + 2 * s, n);
-    const V8 candidate = tanh(load_some(site.gates + 2 * s, n) + reset * recalled);
+    const Widest reset = sigmoid(load_some<Widest>(site.gates, n) + load_some<Widest>(site.recurrent, n));
+    const Widest update = sigmoid(load_some<Widest>(site.gates + s, n) + load_some<Widest>(site.recurrent + s, n));
+    const Widest recalled = load_some<Widest>(site.recurrent + 2 * s, n);
+    const Widest candidate = tanh(load_some<Widest>(site.gates + 2 * s, n) + reset * recalled);
     store_some(site.gates, reset, n);
     store_some(site.gates + s, update, n);
     store_some(site.gates + 2 * s, candidate, n);
     store_some(site.extra, recalled, n);
-    store_some(site.after, candidate + update * (load_some(site.before, n) - candidate), n);
+    store_some(site.after, candidate + update * (load_some<Widest>(site.before, n) - candidate), n);
   }
 
   static SELFISH_INLINE void backward(const BackwardSite& site) {
     const int64_t n = site.count, s = site.spacing;
-    const V8 reset = load_some(site.gates, n), update = load_some(site.gates + s, n);
-    const V8 candidate = load_some(site.gates + 2 * s, n);
-    const V8 d_candidate = site.d_after * (1.f - update) * (1.f - candidate * candidate);
-    const V8 d_update = site.d_after * (load_some(site.before, n) - candidate) * update * (1.f - update);
-    const V8 d_reset = d_candidate * load_some(site.extra, n) * reset * (1.f - reset);
+    const Widest reset = load_some<Widest>(site.gates, n), update = load_some<Widest>(site.gates + s, n);
+    const Widest candidate = load_some<Widest>(site.gates + 2 * s, n);
+    const Widest d_candidate = site.d_after * (1.f - update) * (1.f - candidate * candidate);
+    const Widest d_update = site.d_after * (load_some<Widest>(site.before, n) - candidate) * update * (1.f - update);
+    const Widest d_reset = d_candidate * load_some<Widest>(site.extra, n) * reset * (1.f - reset);
     store_some(site.d_input, d_reset, n);
     store_some(site.d_input + s, d_update, n);
     store_some(site.d_input + 2 * s, d_candidate, n);
@@ -103,18 +104,18 @@ struct GRU {
 template <bool Rectified>
 struct Elman {
   static constexpr int kGates = 1;
-  static constexpr bool kApart = false, kCell = false, kDirect = false;
+  static constexpr bool kApart = false, kCell = false, kDirect = false, kStates = false;
 
   static SELFISH_INLINE void forward(const ForwardSite& site) {
-    const V8 sum = load_some(site.gates, site.count);
-    const V8 after = Rectified ? (sum > 0.f ? sum : V8{}) : tanh(sum);
+    const Widest sum = load_some<Widest>(site.gates, site.count);
+    const Widest after = Rectified ? (sum > 0.f ? sum : Widest{}) : tanh(sum);
     store_some(site.gates, after, site.count);
     store_some(site.after, after, site.count);
   }
 
   static SELFISH_INLINE void backward(const BackwardSite& site) {
-    const V8 after = load_some(site.gates, site.count);
-    const V8 slope = Rectified ? (after > 0.f ? broadcast<V8>(1.f) : V8{}) : 1.f - after * after;
+    const Widest after = load_some<Widest>(site.gates, site.count);
+    const Widest slope = Rectified ? (after > 0.f ? broadcast<Widest>(1.f) : Widest{}) : 1.f - after * after;
     store_some(site.d_input, site.d_after * slope, site.count);
   }
 };
@@ -123,64 +124,67 @@ template <class Cell>
 void forward(const LayerForward& layer) {
   const Packed inputs(layer.weights.input_index), recurrence(layer.weights.recurrent_index);
   const StepLayout layout(layer.shape);
-  const Panels& narrow = layout.panels;
-  const int64_t hidden = layout.hidden, lines = Cell::kGates * hidden, width = narrow.width;
+  const int64_t hidden = layout.hidden, lines = Cell::kGates * hidden;
   const Panels wide(layout.steps * layout.batch);
+  // The states of all steps, for a cell whose backward pass asks for them, or two in turn.
+  const auto state = [&](int64_t step) { return layout.at(layer.states, Cell::kStates ? step : step & 1, 0, hidden); };
 
   project_inputs(inputs, layer.weights.input_values, layer.bias, layer.x, layer.x_panels, wide, layout,
                  [&](int64_t step, int part) { return layout.at(layer.gates, step, part, lines); });
-  state_from_rows(layer.h_first, layout, layer.states);
+  const StepMatrix<false> matrix(recurrence, layer.weights.recurrent_values, layout);
+  state_from_rows(layer.h_first, layout, state(0));
   if (Cell::kCell) state_from_rows(layer.c_first, layout, layer.cells);
+  if (layer.h_panels != nullptr) {
+    for (int part = 0; part < layout.parts; ++part)
+      widen(layout.at(state(0), 0, part, hidden), layout, 0, part, 0, hidden, layer.h_panels, wide, hidden);
+    clear_tail(layer.h_panels, wide, hidden);
+  }
   // Rows of the recurrent matrix: as many tiles for every gate, each thread taking the same units of all gates.
   const int chunks = recurrence.row_tiles() / Cell::kGates;
 #pragma omp parallel
   {
     const Share share(chunks);
     for (int64_t step = 0; step < layout.steps; ++step) {
-      for (int chunk = share.begin; chunk < share.end; ++chunk)
-        for (int part = 0; part < narrow.count; ++part) {
-          const int64_t unit = recurrence.first_row(chunk), stop = recurrence.first_row(chunk + 1);
-          const float* before = layout.at(layer.states, step, part, hidden);
-          float* after = layout.at(layer.states, step + 1, part, hidden);
-          float* gates = layout.at(layer.gates, step, part, lines);
-          float* sums = Cell::kApart ? layout.at(layer.apart, 0, part, lines) : gates;
-          if (Cell::kApart)
-            for (int gate = 0; gate < Cell::kGates; ++gate)
-              fill_lines(sums + (gate * hidden + unit) * width, narrow.width, stop - unit,
-                         layer.recurrent_bias == nullptr ? nullptr : layer.recurrent_bias + gate * hidden + unit);
+      for (int chunk = share.begin; chunk < share.end; ++chunk) {
+        const int64_t unit = recurrence.first_row(chunk), stop = recurrence.first_row(chunk + 1);
+        float* step_gates = layout.at(layer.gates, step, 0, lines);
+        float* step_sums = Cell::kApart ? layer.apart : step_gates;
+        for (int part = 0; Cell::kApart && part < layout.parts; ++part)
+          for (int gate = 0; gate < Cell::kGates; ++gate) {
+            const int width = layout.part(part).width;
+            const int64_t line = gate * hidden + unit;
+            fill_lines(layout.at(step_sums, 0, part, lines) + line * width, width, stop - unit,
+                       layer.recurrent_bias == nullptr ? nullptr : layer.recurrent_bias + line);
+          }
+        for (int panel = 0; panel < layout.panels.count; ++panel)
           for (int column_tile = 0; column_tile < recurrence.column_tiles(); ++column_tile)
-            for (int gate = 0; gate < Cell::kGates; ++gate) {
-              const int row_tile = gate * chunks + chunk;
-              spmm(narrow.width, recurrence.tile(row_tile, column_tile), layer.weights.recurrent_values,
-                   before + recurrence.first_column(column_tile) * width,
-                   sums + recurrence.first_row(row_tile) * width);
-            }
-          for (int64_t at = unit * width; at < stop * width; at += 8) {
+            for (int gate = 0; gate < Cell::kGates; ++gate)
+              matrix.add_product(gate * chunks + chunk, column_tile, panel, state(step), step_sums);
+        for (int part = 0; part < layout.parts; ++part) {
+          const int width = layout.part(part).width;
+          float* after = layout.at(state(step + 1), 0, part, hidden);
+          each_vector(unit, stop, width, [&](int64_t at, int64_t left) {
             ForwardSite site{};
-            site.gates = gates + at, site.recurrent = sums + at, site.spacing = hidden * width;
-            site.before = before + at, site.after = after + at, site.count = stop * width - at;
+            site.gates = layout.at(step_gates, 0, part, lines) + at;
+            site.recurrent = layout.at(step_sums, 0, part, lines) + at;
+            site.spacing = hidden * width, site.count = left;
+            site.before = layout.at(state(step), 0, part, hidden) + at, site.after = after + at;
             if (Cell::kCell) {
               site.cell_before = layout.at(layer.cells, step, part, hidden) + at;
               site.cell_after = layout.at(layer.cells, step + 1, part, hidden) + at;
             }
             if (Cell::kApart) site.extra = layout.at(layer.extra, step, part, hidden) + at;
             Cell::forward(site);
-          }
-          float* rows = layer.y + (step * layout.batch + narrow.first(part)) * hidden + unit;
-          to_rows(after + unit * width, narrow.width, narrow.filled(part), stop - unit, rows, hidden);
+          });
+          write_rows(after, layout, step, part, unit, stop, layer.y);
           if (layer.h_panels != nullptr && step + 1 < layout.steps)
             widen(after, layout, step + 1, part, unit, stop, layer.h_panels, wide, hidden);
         }
+      }
 #pragma omp barrier
     }
   }
-  if (layer.h_panels != nullptr) {
-    // The state before the first step, and zeros behind the last token.
-    for (int part = 0; part < narrow.count; ++part)
-      widen(layout.at(layer.states, 0, part, hidden), layout, 0, part, 0, hidden, layer.h_panels, wide, hidden);
-    clear_tail(layer.h_panels, wide, hidden);
-  }
-  state_to_rows(layout.at(layer.states, layout.steps, 0, hidden), layout, layer.h_last);
+  state_to_rows(state(layout.steps), layout, layer.h_last);
   if (Cell::kCell) state_to_rows(layout.at(layer.cells, layout.steps, 0, hidden), layout, layer.c_last);
 }
 
@@ -188,12 +192,12 @@ template <class Cell>
 void backward(const LayerBackward& layer) {
   const Packed inputs(layer.weights.input_index), recurrence(layer.weights.recurrent_index);
   const StepLayout layout(layer.shape);
-  const Panels& narrow = layout.panels;
-  const int64_t hidden = layout.hidden, lines = Cell::kGates * hidden, width = narrow.width;
+  const int64_t hidden = layout.hidden, lines = Cell::kGates * hidden;
   const Panels wide(layout.steps * layout.batch);
   float* d_recurrent_panels = Cell::kApart ? layer.d_recurrent_panels : layer.d_input_panels;
 
   transpose_values(recurrence, layer.weights.recurrent_values, layer.values_t);
+  const StepMatrix<true> matrix(recurrence, layer.values_t, layout);
   if (Cell::kCell) {
     if (layer.dc_last != nullptr)
       state_from_rows(layer.dc_last, layout, layer.d_cell);
@@ -213,41 +217,44 @@ void backward(const LayerBackward& layer) {
       float* d_input = layer.d_input + (step & 1) * turn;
       float* d_recurrent = Cell::kApart ? layer.d_recurrent + (step & 1) * turn : d_input;
       float* d_later = (Cell::kApart ? layer.d_recurrent : layer.d_input) + ((step + 1) & 1) * turn;
-      for (int tile = share.begin; tile < share.end; ++tile)
-        for (int part = 0; part < narrow.count; ++part) {
-          const int64_t unit = recurrence.first_column(tile), stop = recurrence.first_column(tile + 1);
+      const bool last = step == layout.steps - 1;
+      for (int tile = share.begin; tile < share.end; ++tile) {
+        const int64_t unit = recurrence.first_column(tile), stop = recurrence.first_column(tile + 1);
+        for (int part = 0; part < layout.parts; ++part) {
+          const int width = layout.part(part).width;
           float* d_after = layout.at(layer.d_state, 0, part, hidden);
-          const bool last = step == layout.steps - 1;
-          if (last && layer.dh_last == nullptr) std::fill(d_after + unit * width, d_after + stop * width, 0.f);
-          if (!last && !Cell::kDirect) std::fill(d_after + unit * width, d_after + stop * width, 0.f);
-          if (!last)
-            through_recurrence(recurrence, tile, layer.values_t, layout.at(d_later, 0, part, lines), narrow.width,
-                               d_after);
-          if (step < 0) continue;
+          if (last ? layer.dh_last == nullptr : !Cell::kDirect)
+            std::fill(d_after + unit * width, d_after + stop * width, 0.f);
+        }
+        if (!last) matrix.add_products(tile, d_later, layer.d_state);
+        for (int part = 0; step >= 0 && part < layout.parts; ++part) {
+          const int width = layout.part(part).width;
+          float* d_after = layout.at(layer.d_state, 0, part, hidden);
           add_rows(d_after, layer.dy, layout, step, part, unit, stop);
           float* input_here = layout.at(d_input, 0, part, lines);
           float* recurrent_here = layout.at(d_recurrent, 0, part, lines);
-          for (int64_t at = unit * width; at < stop * width; at += 8) {
+          each_vector(unit, stop, width, [&](int64_t at, int64_t left) {
             BackwardSite site{};
-            site.gates = layout.at(layer.gates, step, part, lines) + at, site.spacing = hidden * width;
-            site.before = layout.at(layer.states, step, part, hidden) + at;
+            site.gates = layout.at(layer.gates, step, part, lines) + at;
+            site.spacing = hidden * width, site.count = left;
+            if (Cell::kStates) site.before = layout.at(layer.states, step, part, hidden) + at;
             if (Cell::kCell) {
               site.cell_before = layout.at(layer.cells, step, part, hidden) + at;
               site.cell_after = layout.at(layer.cells, step + 1, part, hidden) + at;
               site.d_cell = layout.at(layer.d_cell, 0, part, hidden) + at;
             }
             if (Cell::kApart) site.extra = layout.at(layer.extra, step, part, hidden) + at;
-            site.count = stop * width - at;
-            site.d_after = load_some(d_after + at, site.count);
+            site.d_after = load_some<Widest>(d_after + at, left);
             site.d_input = input_here + at, site.d_recurrent = recurrent_here + at, site.d_direct = d_after + at;
             Cell::backward(site);
-          }
+          });
           for (int64_t gate = 0; gate < lines; gate += hidden) {
             widen(input_here, layout, step, part, gate + unit, gate + stop, layer.d_input_panels, wide, lines);
             if (Cell::kApart)
               widen(recurrent_here, layout, step, part, gate + unit, gate + stop, d_recurrent_panels, wide, lines);
           }
         }
+      }
 #pragma omp barrier
     }
   }

@@ -1,8 +1,8 @@
-// The two loops everything rests on: the product of one tile with a panel (SpMM), and the gradient of one tile's
-// weights, a product of two panels at the positions of the weights (SDDMM).
+// The product of one tile with a panel (SpMM).
 //
-// A panel holds a few columns (tokens) of a matrix of activations: width floats for each feature, feature after
-// feature.
+// A panel holds a few columns (tokens) of a matrix of activations: all columns of one feature side by side, a line,
+// feature after feature. A narrow panel, of the sequences of one step, may lie in two pieces, so that no line crosses a
+// cache line: 20 columns are lines of 16 and, apart from them, lines of 4.
 #pragma once
 
 #include <algorithm>
@@ -13,15 +13,67 @@
 namespace selfish {
 namespace SELFISH_TARGET {
 
-constexpr int kAhead = 3;  // entries whose output row is fetched early; at most kSpareEntries
+constexpr int kAhead = 3;  // entries whose output line is fetched early; at most kSpareEntries
 
 // Widths a panel can have: one column, or a multiple of eight up to 64.
 constexpr int kWidest = 64;
 using Widest = VectorOf<SELFISH_WIDEST>::type;
 
-template <int Width>
-SELFISH_INLINE void fetch(const float* row) {
-  SELFISH_UNROLL for (int at = 0; at < Width; at += 16) __builtin_prefetch(row + at, 1);
+// How the lines of a panel lie: N vectors side by side, and for Rest > 0 so many floats more in another piece.
+template <class V_, int N_, int Rest_ = 0>
+struct Columns {
+  using V = V_;
+  using R = typename VectorOf<Rest_ == 8 ? 8 : 4>::type;
+  static constexpr int N = N_, kMain = N * kLanes<V>, kRest = Rest_;
+  static constexpr bool kSingle = kLanes<V> == 1;
+  // A line's offset is computed from its number times this many bytes.
+  static constexpr int kShift = kRest == 4 || kMain == 4 ? 4 : 5, kUnit = 1 << kShift;
+};
+
+// Both pieces of a panel, from some line on.
+template <class Float>
+struct Pieces {
+  Float *main, *rest;
+
+  template <class C>
+  SELFISH_INLINE Pieces line(int64_t number) const {
+    return {main + number * C::kMain, rest + number * C::kRest};
+  }
+};
+
+// The sums of one line.
+template <class C>
+struct Sums {
+  typename C::V main[C::N];
+  typename C::R rest;
+
+  SELFISH_INLINE void clear() {
+    SELFISH_UNROLL for (int i = 0; i < C::N; ++i) main[i] = typename C::V{};
+    if constexpr (C::kRest > 0) rest = typename C::R{};
+  }
+  SELFISH_INLINE void load_from(Pieces<float> line) {
+    SELFISH_UNROLL for (int i = 0; i < C::N; ++i) main[i] = load<typename C::V>(line.main + kLanes<typename C::V> * i);
+    if constexpr (C::kRest > 0) rest = load<typename C::R>(line.rest);
+  }
+  SELFISH_INLINE void store_to(Pieces<float> line) const {
+    SELFISH_UNROLL for (int i = 0; i < C::N; ++i) store<typename C::V>(line.main + kLanes<typename C::V> * i, main[i]);
+    if constexpr (C::kRest > 0) store<typename C::R>(line.rest, rest);
+  }
+  SELFISH_INLINE void add(const Sums& other) {
+    SELFISH_UNROLL for (int i = 0; i < C::N; ++i) main[i] += other.main[i];
+    if constexpr (C::kRest > 0) rest += other.rest;
+  }
+  SELFISH_INLINE void add_product(typename C::V value, Pieces<const float> x) {
+    using V = typename C::V;
+    SELFISH_UNROLL for (int i = 0; i < C::N; ++i) main[i] += value * load<V>(x.main + kLanes<V> * i);
+    if constexpr (C::kRest > 0) rest += lowest_lanes<typename C::R>(value) * load<typename C::R>(x.rest);
+  }
+};
+
+template <class C>
+SELFISH_INLINE void fetch(Pieces<float> line) {
+  SELFISH_UNROLL for (int at = 0; at < C::kMain; at += 16) __builtin_prefetch(line.main + at, 1);
+  if constexpr (C::kRest > 0) __builtin_prefetch(line.rest, 1);
 }
 
 // A single column does so little with a weight that the weights, which come from far, cannot come fast enough: what is
@@ -33,69 +85,105 @@ SELFISH_INLINE void fetch_weights(const Local* local, const float* value, int le
   __builtin_prefetch(local + kWeightsAhead);
 }
 
-template <class V, int N>
-SELFISH_INLINE void add_product(V* sum, V value, const float* x) {
-  SELFISH_UNROLL for (int i = 0; i < N; ++i) sum[i] += value * load<V>(x + kLanes<V> * i);
+// The numbers of a few lines in one register, and where each line lies. A load of a number of its own would take the
+// time of a load of activations. Up to seven bytes behind the last number may be read: the index goes on there.
+template <class Local>
+struct LineNumbers {
+  static constexpr int kBits = 8 * sizeof(Local), kCount = 64 / kBits;
+  uint64_t numbers;
+
+  SELFISH_INLINE explicit LineNumbers(const Local* local) { std::memcpy(&numbers, local, sizeof numbers); }
+
+  // The number times the unit of C is cut out of the others where it lies. The first one is the lowest on every machine
+  // the vectors are for.
+  template <class C, int Which>
+  SELFISH_INLINE Pieces<const float> line(Pieces<const float> x) const {
+    constexpr uint64_t kMask = ((uint64_t{1} << kBits) - 1) << C::kShift;
+    uint64_t shifted;
+    if constexpr (Which == 0) {
+      shifted = numbers << C::kShift;
+    } else {
+      shifted = numbers >> (Which * kBits - C::kShift);
+    }
+    const size_t units = shifted & kMask;
+    const auto moved = [units](const float* piece, int floats) {
+      return reinterpret_cast<const float*>(reinterpret_cast<const char*>(piece) + units * (4 * floats / C::kUnit));
+    };
+    return {moved(x.main, C::kMain), moved(x.rest, C::kRest)};
+  }
+};
+
+// Four products, with the lines from First on of their numbers. What limits these loops is how much can be loaded at a
+// time. The four values therefore come with one load and are spread in registers.
+template <class C, int Sets, int First, class Local>
+SELFISH_INLINE void add_four_products(Sums<C>* sum, const float* value, LineNumbers<Local> lines,
+                                      Pieces<const float> x) {
+  const auto values = load4<typename C::V>(value);
+  sum[0].add_product(spread<0>(values), lines.template line<C, First>(x));
+  sum[1 % Sets].add_product(spread<1>(values), lines.template line<C, First + 1>(x));
+  sum[2 % Sets].add_product(spread<2>(values), lines.template line<C, First + 2>(x));
+  sum[3 % Sets].add_product(spread<3>(values), lines.template line<C, First + 3>(x));
 }
 
-// Four products. What limits these loops is how much can be loaded at a time. The four values therefore come with one
-// load and are spread in registers, and so do their four columns.
-template <class V, int N, int Sets, class Local>
-SELFISH_INLINE void add_four_products(V (*sum)[N], const float* value, const Local* local, const float* x) {
-  constexpr int kWidth = N * kLanes<V>;
-  if constexpr (kLanes<V> == 1) {
-    SELFISH_UNROLL for (int i = 0; i < 4; ++i) add_product<V, N>(sum[i % Sets], value[i], x + local[i] * kWidth);
+// The last one, two or three products of a line that had fours before: their values are the last of four, too.
+template <class C, int Sets, int Rest, class Local>
+SELFISH_INLINE void add_rest_of_products(Sums<C>* sum, const float* value, const Local* local, Pieces<const float> x) {
+  const LineNumbers<Local> lines(local);
+  const auto values = load4<typename C::V>(value + Rest - 4);
+  sum[0].add_product(spread<4 - Rest>(values), lines.template line<C, 0>(x));
+  if constexpr (Rest > 1) sum[1 % Sets].add_product(spread<5 - Rest>(values), lines.template line<C, 1>(x));
+  if constexpr (Rest > 2) sum[2 % Sets].add_product(spread<6 - Rest>(values), lines.template line<C, 2>(x));
+}
+
+// All products of a line; length is 4 * fours + Rest.
+template <class C, int Sets, int Rest, class Local>
+SELFISH_INLINE void add_products(Sums<C>* sum, int fours, const Local* local, const float* value,
+                                 Pieces<const float> x) {
+  const auto one_by_one = [&](int count) {
+    SELFISH_UNROLL for (int i = 0; i < count; ++i)
+      sum[i % Sets].add_product(broadcast<typename C::V>(value[i]), x.template line<C>(local[i]));
+  };
+  if constexpr (C::kSingle) {
+    for (; fours > 0; --fours, local += 4, value += 4) one_by_one(4);
+    one_by_one(Rest);
   } else {
-    using Four = std::conditional_t<sizeof(Local) == 1, uint32_t, uint64_t>;
-    Four columns;
-    std::memcpy(&columns, local, sizeof columns);
-    const V values = load4<V>(value);
-    // Eight floats times the column, cut out of the four where it lies. The first one is the lowest on every machine
-    // the vectors are for.
-    constexpr int kBits = 8 * sizeof(Local), kShift = 5;
-    constexpr Four kMask = ((Four{1} << kBits) - 1) << kShift;
-    const auto row = [x](Four eights) {
-      return reinterpret_cast<const float*>(reinterpret_cast<const char*>(x) +
-                                            static_cast<size_t>(eights & kMask) * (kWidth / 8));
-    };
-    add_product<V, N>(sum[0], spread<0>(values), row(columns << kShift));
-    add_product<V, N>(sum[1 % Sets], spread<1>(values), row(columns >> (kBits - kShift)));
-    add_product<V, N>(sum[2 % Sets], spread<2>(values), row(columns >> (2 * kBits - kShift)));
-    add_product<V, N>(sum[3 % Sets], spread<3>(values), row(columns >> (3 * kBits - kShift)));
+    if (fours == 0) return one_by_one(Rest);
+    // Eight at a time, where registers are wide enough for that to make the loop shorter and not longer.
+    if constexpr (LineNumbers<Local>::kCount == 8 && kLanes<typename C::V> == 16)
+      for (; fours >= 2; fours -= 2, local += 8, value += 8) {
+        const LineNumbers<Local> lines(local);
+        add_four_products<C, Sets, 0>(sum, value, lines, x);
+        add_four_products<C, Sets, 4>(sum, value + 4, lines, x);
+      }
+    for (; fours > 0; --fours, local += 4, value += 4)
+      add_four_products<C, Sets, 0>(sum, value, LineNumbers<Local>(local), x);
+    if constexpr (Rest > 0) add_rest_of_products<C, Sets, Rest>(sum, value, local, x);
   }
 }
 
 // Entries of equal length one after the other; Rest = length % 4 is a constant so that no branch is left. Sets of sums
 // hide the time an addition takes where one row has too few vectors for that.
-template <class V, int N, int Sets, int Rest, class Local>
+template <class C, int Sets, int Rest, class Local>
 SELFISH_INLINE void spmm_run(const Entry<Local>* entry, const Entry<Local>* end, int count, const Local*& local,
-                             const float*& value, const float* x, float* y) {
-  constexpr int kWidth = N * kLanes<V>;
+                             const float*& value, Pieces<const float> x, Pieces<float> y) {
   for (; entry != end; ++entry) {
-    float* row = y + entry->line * kWidth;
-    fetch<kWidth>(y + entry[kAhead].line * kWidth);
-    if constexpr (kWidth == 1) fetch_weights(local, value, 4 * count + Rest);
-    V sum[Sets][N];
-    SELFISH_UNROLL for (int i = 0; i < N; ++i) sum[0][i] = load<V>(row + kLanes<V> * i);
-    SELFISH_UNROLL for (int set = 1; set < Sets; ++set)
-      SELFISH_UNROLL for (int i = 0; i < N; ++i) sum[set][i] = V{};
-    for (int four = 0; four < count; ++four, local += 4, value += 4)
-      add_four_products<V, N, Sets>(sum, value, local, x);
-    SELFISH_UNROLL for (int i = 0; i < Rest; ++i)
-      add_product<V, N>(sum[i % Sets], broadcast<V>(value[i]), x + local[i] * kWidth);
-    local += Rest, value += Rest;
-    SELFISH_UNROLL for (int i = 0; i < N; ++i) {
-      V total = sum[0][i];
-      SELFISH_UNROLL for (int set = 1; set < Sets; ++set) total += sum[set][i];
-      store<V>(row + kLanes<V> * i, total);
-    }
+    const Pieces<float> line = y.template line<C>(entry->line);
+    fetch<C>(y.template line<C>(entry[kAhead].line));
+    if constexpr (C::kSingle) fetch_weights(local, value, 4 * count + Rest);
+    Sums<C> sum[Sets];
+    sum[0].load_from(line);
+    SELFISH_UNROLL for (int set = 1; set < Sets; ++set) sum[set].clear();
+    add_products<C, Sets, Rest>(sum, count, local, value, x);
+    local += 4 * count + Rest, value += 4 * count + Rest;
+    SELFISH_UNROLL for (int set = 1; set < Sets; ++set) sum[0].add(sum[set]);
+    sum[0].store_to(line);
   }
 }
 
-// y += W x for one tile; x and y point to the tile's first column and first row in their panels.
-template <class V, int N, class Local>
-inline void spmm_tile(const TileOf<Local>& tile, const float* values, const float* x, float* y) {
-  constexpr int kSets = N == 1 ? 4 : N <= 3 ? 2 : 1;
+// y += W x for one tile; x and y are the panels from the tile's first column and first row on.
+template <class C, class Local>
+inline void spmm_tile(const TileOf<Local>& tile, const float* values, Pieces<const float> x, Pieces<float> y) {
+  constexpr int kVectors = C::N + (C::kRest > 0), kSets = kVectors == 1 ? 4 : kVectors <= 3 ? 2 : 1;
   const Entry<Local>*entry = tile.entries, *end = tile.entries + tile.count;
   const Local* local = tile.local;
   const float* value = values + tile.start;
@@ -104,169 +192,56 @@ inline void spmm_tile(const TileOf<Local>& tile, const float* values, const floa
     const Entry<Local>* stop = entry + 1;
     while (stop != end && stop->count_minus_one + 1 == length) ++stop;
     switch (length % 4) {
-      case 0: spmm_run<V, N, kSets, 0>(entry, stop, length / 4, local, value, x, y); break;
-      case 1: spmm_run<V, N, kSets, 1>(entry, stop, length / 4, local, value, x, y); break;
-      case 2: spmm_run<V, N, kSets, 2>(entry, stop, length / 4, local, value, x, y); break;
-      default: spmm_run<V, N, kSets, 3>(entry, stop, length / 4, local, value, x, y);
+      case 0: spmm_run<C, kSets, 0>(entry, stop, length / 4, local, value, x, y); break;
+      case 1: spmm_run<C, kSets, 1>(entry, stop, length / 4, local, value, x, y); break;
+      case 2: spmm_run<C, kSets, 2>(entry, stop, length / 4, local, value, x, y); break;
+      default: spmm_run<C, kSets, 3>(entry, stop, length / 4, local, value, x, y);
     }
     entry = stop;
   }
 }
 
-// The widest vectors that a row of a panel is whole numbers of.
-template <int N>
-using Whole = std::conditional_t<8 * N % kLanes<Widest> == 0, Widest, V8>;
-
-// The inner products of one row of d, which is in registers, with Count rows of x, added to the gradient; with zeros
-// for those that are missing to kTogether, unless that would reach beyond the tile's values.
-template <class V, int Vectors, int Count>
-SELFISH_INLINE void add_inner_products(float* gradient, const float* stop, const uint8_t* local, const float* x,
-                                       const V* d) {
-  constexpr int kLane = kLanes<V>, kWidth = Vectors * kLane;
-  V sum[kTogether<V>] = {};
-  const float* row[Count];
-  SELFISH_UNROLL for (int i = 0; i < Count; ++i) row[i] = x + local[i] * kWidth;
-  SELFISH_UNROLL for (int i = 0; i < Count; ++i) sum[i] = d[0] * load<V>(row[i]);
-  SELFISH_UNROLL for (int n = 1; n < Vectors; ++n)
-    SELFISH_UNROLL for (int i = 0; i < Count; ++i) sum[i] += d[n] * load<V>(row[i] + kLane * n);
-  const auto found = sums_together(sum);
-  using Found = std::remove_const_t<decltype(found)>;
-  if (Count == kTogether<V> || gradient + kTogether<V> <= stop) {
-    store<Found>(gradient, load<Found>(gradient) + found);
-  } else {
-    for (int i = 0; i < Count; ++i) gradient[i] += found[i];
-  }
-}
-
-// The same for a number of rows that is at most Most.
-template <class V, int Vectors, int Most>
-SELFISH_INLINE void add_rest(int count, float* gradient, const float* stop, const uint8_t* local, const float* x,
-                             const V* d) {
-  if constexpr (Most > 0) {
-    if (count == Most) return add_inner_products<V, Vectors, Most>(gradient, stop, local, x, d);
-    add_rest<V, Vectors, Most - 1>(count, gradient, stop, local, x, d);
-  }
-}
-
-// gradient += (d x^T at the weights of one tile); x and d point to the tile's first column and row in their panels.
-template <int N>
-inline void sddmm_tile(const TileOf<uint8_t>& tile, float* gradients, const float* x, const float* d) {
-  using V = Whole<N>;
-  constexpr int kWidth = 8 * N, kLane = kLanes<V>, kVectors = kWidth / kLane, kMany = kTogether<V>;
-  const uint8_t* local = tile.local;
-  float* gradient = gradients + tile.start;
-  const float* stop = gradients + tile.stop;
-  for (const Entry<uint8_t>*entry = tile.entries, *end = entry + tile.count; entry != end; ++entry) {
-    const float* row = d + entry->line * kWidth;
-    fetch<kWidth>(d + entry[kAhead].line * kWidth);
-    V of_row[kVectors];
-    SELFISH_UNROLL for (int n = 0; n < kVectors; ++n) of_row[n] = load<V>(row + kLane * n);
-    int left = entry->count_minus_one + 1;
-    for (; left >= kMany; left -= kMany, local += kMany, gradient += kMany)
-      add_inner_products<V, kVectors, kMany>(gradient, stop, local, x, of_row);
-    add_rest<V, kVectors, kMany - 1>(left, gradient, stop, local, x, of_row);
-    local += left, gradient += left;
-  }
-}
-
-// Inner products that wait, each as the lanes of one vector, until as many as a vector has lanes can be summed
-// together.
-template <class V>
-struct Waiting {
-  static constexpr int kLane = kLanes<V>, kRoom = 64;
-  V products[kRoom];
-  int count = 0;
-
-  // Adds the sums to the gradients from here on, and starts anew behind them.
-  SELFISH_INLINE void add_to(float*& gradient) {
-    int at = 0;
-    for (; at + kLane <= count; at += kLane)
-      store<V>(gradient + at, load<V>(gradient + at) + sums(products + at));
-    if (at < count) {
-      for (int more = count; more < at + kLane; ++more) products[more] = V{};
-      const V rest = sums(products + at);
-      for (int more = at; more < count; ++more) gradient[more] += rest[more - at];
-    }
-    gradient += count;
-    count = 0;
-  }
-};
-
-// The same for large tiles, whose lines have a few weights each: those of several lines are summed together.
-template <int N>
-inline void sddmm_tile(const TileOf<uint16_t>& tile, float* gradients, const float* x, const float* d) {
-  using V = Whole<N>;
-  constexpr int kWidth = 8 * N, kLane = kLanes<V>, kVectors = kWidth / kLane;
-  const uint16_t* local = tile.local;
-  float* gradient = gradients + tile.start;
-  Waiting<V> waiting;
-  for (const Entry<uint16_t>*entry = tile.entries, *end = entry + tile.count; entry != end; ++entry) {
-    const float* row = d + entry->line * kWidth;
-    fetch<kWidth>(d + entry[kAhead].line * kWidth);
-    V of_row[kVectors];
-    SELFISH_UNROLL for (int n = 0; n < kVectors; ++n) of_row[n] = load<V>(row + kLane * n);
-    for (int left = entry->count_minus_one + 1; left > 0;) {
-      const int taken = std::min(left, Waiting<V>::kRoom - waiting.count);
-      V* product = waiting.products + waiting.count;
-      for (const V* stop = product + taken; product != stop; ++product) {
-        const float* column = x + *local++ * kWidth;
-        V total = of_row[0] * load<V>(column);
-        SELFISH_UNROLL for (int n = 1; n < kVectors; ++n) total += of_row[n] * load<V>(column + kLane * n);
-        *product = total;
-      }
-      left -= taken;
-      if ((waiting.count += taken) == Waiting<V>::kRoom) waiting.add_to(gradient);
-    }
-  }
-  waiting.add_to(gradient);
-}
-
-// sddmm_tile for a single column.
-template <class Local>
-inline void sddmm_tile_single(const TileOf<Local>& tile, float* gradients, const float* x, const float* d) {
-  const Local* local = tile.local;
-  float* gradient = gradients + tile.start;
-  for (int entry = 0; entry < tile.count; ++entry)
-    for (int left = tile.entries[entry].count_minus_one + 1; left > 0; --left)
-      *gradient++ += d[tile.entries[entry].line] * x[*local++];
-}
-
-template <class Local>
-inline void spmm_of(int width, const TileOf<Local>& tile, const float* values, const float* x, float* y) {
+// Calls work with the Columns of panels that lie in one piece.
+template <class Work>
+inline void with_columns(int width, Work work) {
   switch (width) {
-    case 1: spmm_tile<float, 1>(tile, values, x, y); break;
-    case 8: spmm_tile<V8, 1>(tile, values, x, y); break;
-    case 16: spmm_tile<V8, 2>(tile, values, x, y); break;
-    case 24: spmm_tile<V8, 3>(tile, values, x, y); break;
-    case 32: spmm_tile<V8, 4>(tile, values, x, y); break;
-    case 40: spmm_tile<V8, 5>(tile, values, x, y); break;
-    case 48: spmm_tile<V8, 6>(tile, values, x, y); break;
-    case 56: spmm_tile<V8, 7>(tile, values, x, y); break;
-    default: spmm_tile<Widest, kWidest / kLanes<Widest>>(tile, values, x, y);
+    case 1: return work(Columns<float, 1>{});
+    case 4: return work(Columns<V4, 1>{});
+    case 8: return work(Columns<V8, 1>{});
+    case 16: return work(Columns<Widest, 16 / kLanes<Widest>>{});
+    case 24: return work(Columns<V8, 3>{});
+    case 32: return work(Columns<Widest, 32 / kLanes<Widest>>{});
+    case 40: return work(Columns<V8, 5>{});
+    case 48: return work(Columns<Widest, 48 / kLanes<Widest>>{});
+    case 56: return work(Columns<V8, 7>{});
+    default: return work(Columns<Widest, 64 / kLanes<Widest>>{});
   }
 }
 
-template <class Local>
-inline void sddmm_of(int width, const TileOf<Local>& tile, float* gradients, const float* x, const float* d) {
-  switch (width) {
-    case 1: sddmm_tile_single(tile, gradients, x, d); break;
-    case 8: sddmm_tile<1>(tile, gradients, x, d); break;
-    case 16: sddmm_tile<2>(tile, gradients, x, d); break;
-    case 24: sddmm_tile<3>(tile, gradients, x, d); break;
-    case 32: sddmm_tile<4>(tile, gradients, x, d); break;
-    case 40: sddmm_tile<5>(tile, gradients, x, d); break;
-    case 48: sddmm_tile<6>(tile, gradients, x, d); break;
-    case 56: sddmm_tile<7>(tile, gradients, x, d); break;
-    default: sddmm_tile<8>(tile, gradients, x, d);
+// The same for panels with a piece of their own for the rest, see StepPanels in window.hpp.
+template <int Rest, class Work>
+inline void with_rest(int main, Work work) {
+  switch (main) {
+    case 16: return work(Columns<Widest, 16 / kLanes<Widest>, Rest>{});
+    case 32: return work(Columns<Widest, 32 / kLanes<Widest>, Rest>{});
+    default: return work(Columns<Widest, 48 / kLanes<Widest>, Rest>{});
   }
+}
+
+inline void spmm(int main, int rest, const Tile& tile, const float* values, Pieces<const float> x, Pieces<float> y) {
+  with_local(tile.large, [&](auto local) {
+    const auto tile_here = tile.of<decltype(local)>();
+    const auto work = [&](auto columns) { spmm_tile<decltype(columns)>(tile_here, values, x, y); };
+    switch (rest) {
+      case 0: return with_columns(main, work);
+      case 4: return with_rest<4>(main, work);
+      default: return with_rest<8>(main, work);
+    }
+  });
 }
 
 inline void spmm(int width, const Tile& tile, const float* values, const float* x, float* y) {
-  with_local(tile.large, [&](auto local) { spmm_of(width, tile.of<decltype(local)>(), values, x, y); });
-}
-
-inline void sddmm(int width, const Tile& tile, float* gradients, const float* x, const float* d) {
-  with_local(tile.large, [&](auto local) { sddmm_of(width, tile.of<decltype(local)>(), gradients, x, d); });
+  spmm(width, 0, tile, values, {x, x}, {y, y});
 }
 
 }  // namespace SELFISH_TARGET

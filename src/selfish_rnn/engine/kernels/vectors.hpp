@@ -9,6 +9,8 @@
 
 #if defined(__AVX__)
 #include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
 #endif
 
 #define SELFISH_UNROLL _Pragma("GCC unroll 16")
@@ -25,10 +27,18 @@ struct VectorOf {
 using V4 = VectorOf<4>::type;
 using V8 = VectorOf<8>::type;
 using V16 = VectorOf<16>::type;
-typedef int32_t I8 __attribute__((vector_size(32)));
 
 template <class V>
 constexpr int kLanes = sizeof(V) / sizeof(float);
+
+// Whole numbers in lanes like those of V.
+template <class V>
+struct IntegersOf {
+  typedef int32_t type __attribute__((vector_size(sizeof(V))));
+};
+template <class V>
+using Integers = typename IntegersOf<V>::type;
+using I8 = Integers<V8>;
 
 template <class V>
 inline V load(const float* from) {
@@ -53,51 +63,77 @@ inline V broadcast(float number) {
   return number - V{};  // the compiler sees that nothing is subtracted; adding a zero would change a negative one
 }
 
-// Load and store for the rest of a row, which may have fewer than eight floats.
-inline V8 load_some(const float* from, int64_t count) {
-  if (count >= 8) return load<V8>(from);
-  V8 vector{};
+// Load and store for the end of a row, where fewer floats than lanes may be left.
+template <class V = V8>
+SELFISH_INLINE V load_some(const float* from, int64_t count) {
+  if (count >= kLanes<V>) return load<V>(from);
+#if defined(__AVX512F__)
+  if constexpr (kLanes<V> == 16) return (V)_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), from);
+#endif
+  V vector{};
   for (int64_t at = 0; at < count; ++at) vector[at] = from[at];
   return vector;
 }
 
-inline void store_some(float* to, V8 vector, int64_t count) {
-  if (count >= 8) {
-    store<V8>(to, vector);
-  } else {
-    for (int64_t at = 0; at < count; ++at) to[at] = vector[at];
-  }
+template <class V>
+SELFISH_INLINE void store_some(float* to, V vector, int64_t count) {
+  if (count >= kLanes<V>) return store<V>(to, vector);
+#if defined(__AVX512F__)
+  if constexpr (kLanes<V> == 16)
+    return _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1u << count) - 1), (__m512)vector);
+#endif
+  for (int64_t at = 0; at < count; ++at) to[at] = vector[at];
 }
 
 // load4 repeats four floats in all lanes (compilers do not find the one instruction for it); spread repeats one of the
 // four.
 template <class V>
-inline V load4(const float* from) {
+SELFISH_INLINE V load4(const float* from) {
+  if constexpr (kLanes<V> == 4) {
+    return load<V>(from);
+  } else if constexpr (kLanes<V> == 16) {
 #if defined(__AVX512F__)
-  if constexpr (kLanes<V> == 16) {
     return (V)_mm512_broadcast_f32x4(_mm_loadu_ps(from));
-  } else
+#else
+    static_assert(kLanes<V> < 16, "no vectors of 16 floats on this processor");
 #endif
-  {
+  } else {
 #if defined(__AVX__)
     return (V)_mm256_broadcast_ps(reinterpret_cast<const __m128*>(from));
 #else
-    const auto four = load<VectorOf<4>::type>(from);
+    const V4 four = load<V4>(from);
     return __builtin_shufflevector(four, four, 0, 1, 2, 3, 0, 1, 2, 3);
 #endif
   }
 }
 
 template <int Which>
-inline V8 spread(V8 v) {
+SELFISH_INLINE V4 spread(V4 v) {
+  return __builtin_shufflevector(v, v, Which, Which, Which, Which);
+}
+
+template <int Which>
+SELFISH_INLINE V8 spread(V8 v) {
   return __builtin_shufflevector(v, v, Which, Which, Which, Which, 4 + Which, 4 + Which, 4 + Which, 4 + Which);
 }
 
 template <int Which>
-inline V16 spread(V16 v) {
+SELFISH_INLINE V16 spread(V16 v) {
   return __builtin_shufflevector(v, v, Which, Which, Which, Which, 4 + Which, 4 + Which, 4 + Which, 4 + Which,
                                  8 + Which, 8 + Which, 8 + Which, 8 + Which, 12 + Which, 12 + Which, 12 + Which,
                                  12 + Which);
+}
+
+// The lowest lanes of a vector.
+template <class To, class V>
+SELFISH_INLINE To lowest_lanes(V v) {
+  if constexpr (kLanes<To> == kLanes<V>) {
+    return v;
+  } else if constexpr (kLanes<To> == 8) {
+    return __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7);
+  } else {
+    return __builtin_shufflevector(v, v, 0, 1, 2, 3);
+  }
 }
 
 // Sums of the lanes of vectors. A call would send the vectors through memory, so all of it is inlined.
@@ -151,16 +187,18 @@ SELFISH_INLINE V16 sums(const V16* v) {
 template <class V>
 constexpr int kTogether = kLanes<V> == 16 ? 8 : 4;
 
-// So many vectors, to the vector of their sums.
-SELFISH_INLINE V4 sums_together(const V8* v) {
-  const V8 both = four_sums(v);
-  return __builtin_shufflevector(both, both, 0, 1, 2, 3) + __builtin_shufflevector(both, both, 4, 5, 6, 7);
+SELFISH_INLINE V8 sums_of_halves(V16 v) {
+  return lowest_lanes<V8>(v) + __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
 }
+SELFISH_INLINE V4 sums_of_halves(V8 v) { return lowest_lanes<V4>(v) + __builtin_shufflevector(v, v, 4, 5, 6, 7); }
 
-SELFISH_INLINE V8 sums_together(const V16* v) {
+// Four or eight vectors, to the vector of their sums.
+SELFISH_INLINE V4 sums_of_four(const V8* v) { return sums_of_halves(four_sums(v)); }
+SELFISH_INLINE V4 sums_of_four(const V16* v) { return sums_of_halves(sums_of_halves(four_sums(v))); }
+
+SELFISH_INLINE V8 sums_of_eight(const V16* v) {
   const V16 both = fours(four_sums(v), four_sums(v + 4));
-  return fours(__builtin_shufflevector(both, both, 0, 1, 2, 3, 4, 5, 6, 7),
-               __builtin_shufflevector(both, both, 8, 9, 10, 11, 12, 13, 14, 15));
+  return fours(lowest_lanes<V8>(both), __builtin_shufflevector(both, both, 8, 9, 10, 11, 12, 13, 14, 15));
 }
 
 // Rows of eight to columns of eight, in place.
@@ -184,31 +222,42 @@ inline void transpose(V8* v) {
 
 inline float sum(V8 v) { return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7])); }
 
-inline V8 max(V8 a, V8 b) { return a > b ? a : b; }
+template <class V>
+SELFISH_INLINE V max(V a, V b) {
+  return a > b ? a : b;
+}
 
-// e^x to about 1e-7 relative: x = n ln 2 + r, a polynomial for e^r, n into the exponent. NaN stays NaN.
-inline V8 exp(V8 x) {
-  const V8 lowest = broadcast<V8>(-87.3f), highest = broadcast<V8>(88.3f);
+// e^x to about 1e-7 relative: x = n ln 2 + r, a polynomial for e^r, n into the exponent. NaN stays NaN. The same bits
+// for every number of lanes.
+template <class V>
+SELFISH_INLINE V exp(V x) {
+  const V lowest = broadcast<V>(-87.3f), highest = broadcast<V>(88.3f);
   x = x < lowest ? lowest : x;
   x = x > highest ? highest : x;
-  const V8 shift = broadcast<V8>(12582912.f);  // 1.5 * 2^23: adding it rounds to a whole number, in the lowest bits
-  const V8 shifted = x * 1.44269504f + shift;
-  const V8 n = shifted - shift;
-  V8 r = x - n * 0.693359375f;
+  const V shift = broadcast<V>(12582912.f);  // 1.5 * 2^23: adding it rounds to a whole number, in the lowest bits
+  const V shifted = x * 1.44269504f + shift;
+  const V n = shifted - shift;
+  V r = x - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
-  V8 p = broadcast<V8>(1.9875691500e-4f);
+  V p = broadcast<V>(1.9875691500e-4f);
   p = p * r + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + (r + 1.f);
-  const I8 power = (I8)shifted + (127 - 0x4b400000);
-  return p * (V8)(power << 23);
+  const Integers<V> power = (Integers<V>)shifted + (127 - 0x4b400000);
+  return p * (V)(power << 23);
 }
 
-inline V8 sigmoid(V8 x) { return 1.f / (1.f + exp(-x)); }
-inline V8 tanh(V8 x) { return 2.f * sigmoid(x + x) - 1.f; }
+template <class V>
+SELFISH_INLINE V sigmoid(V x) {
+  return 1.f / (1.f + exp<V>(-x));
+}
+template <class V>
+SELFISH_INLINE V tanh(V x) {
+  return 2.f * sigmoid<V>(x + x) - 1.f;
+}
 
 }  // namespace SELFISH_TARGET
 }  // namespace selfish

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from selfish_rnn.engine import library
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
-from selfish_rnn.engine.library import address, panel_floats
+from selfish_rnn.engine.library import address, panel_floats, step_floats
 from selfish_rnn.engine.operators import common
 from selfish_rnn.engine.packed_weight import PackedWeight
 
@@ -27,7 +27,7 @@ class Kept(NamedTuple):
     def sizes(x: Tensor, hidden: int, depth: int, keep: bool) -> list[int]:
         """How many floats each of them has."""
         steps, batch, _ = x.shape
-        step = panel_floats(batch, hidden)
+        step = step_floats(batch, hidden)
         later = steps * (depth - 1) if keep else min(depth - 1, 1)
         return [
             steps * 2 * step,
@@ -108,8 +108,8 @@ def highway(
         return y, *kept
     work = library.workspace(
         x_panels=panel_floats(x.shape[0] * batch, inputs),
-        mask_panels=0 if mask is None else panel_floats(batch, hidden),
-        masked=0 if mask is None else 2 * panel_floats(batch, hidden),
+        mask_panels=0 if mask is None else step_floats(batch, hidden),
+        masked=0 if mask is None else 2 * step_floats(batch, hidden),
     )
     library.run(
         "highway_forward",
@@ -172,7 +172,7 @@ def highway_backward(
     if batch == 0:
         return [gradient.zero_() for gradient in found]
     given = Gradients.of(found, needs)
-    step = panel_floats(batch, hidden)
+    step = step_floats(batch, hidden)
     work = library.workspace(
         d_panels=depth * panel_floats(tokens, 2 * hidden),
         values_t=max(sum(map(len, values)), len(input_values)),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from selfish_rnn.engine import library
-from selfish_rnn.engine.library import panel_floats
+from selfish_rnn.engine.library import panel_floats, step_floats
 from selfish_rnn.engine.operators import common
 from selfish_rnn.engine.packed_weight import PackedWeight
 
@@ -54,7 +54,7 @@ class Kept(NamedTuple):
     def sizes(x: Tensor, hidden: int, chunk: int) -> list[int]:
         """How many floats each of them has."""
         steps, batch, _ = x.shape
-        step = panel_floats(batch, 1)
+        step = step_floats(batch, 1)
         return [
             steps * step * _rows(hidden, chunk),
             steps * step * 2 * (hidden // chunk),
@@ -170,10 +170,10 @@ def ordered_neurons_backward(
     work = library.workspace(
         x_panels=panel_floats(tokens, inputs),
         d_panels=panel_floats(tokens, rows),
-        d_gates=panel_floats(batch, rows),
-        d_masters=panel_floats(batch, 2 * hidden),
-        d_state=panel_floats(batch, hidden),
-        d_cell=panel_floats(batch, hidden),
+        d_gates=step_floats(batch, rows),
+        d_masters=step_floats(batch, 2 * hidden),
+        d_state=step_floats(batch, hidden),
+        d_cell=step_floats(batch, hidden),
     )
     library.run(
         "ordered_backward",

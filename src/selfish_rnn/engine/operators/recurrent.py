@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.engine import library
-from selfish_rnn.engine.library import panel_floats
+from selfish_rnn.engine.library import panel_floats, step_floats
 from selfish_rnn.engine.operators import common
 from selfish_rnn.errors import unknown
 
@@ -28,10 +28,10 @@ class Kept(NamedTuple):
     @staticmethod
     def sizes(steps: int, batch: int, hidden: int, cell: str) -> list[int]:
         """How many floats each of them has."""
-        step = panel_floats(batch, 1) * hidden
+        step = step_floats(batch, hidden)
         return [
             steps * sum(gate_rows(cell, step)),
-            (steps + 1) * step,
+            (steps + 1) * step if cell == "gru" else 0,
             (steps + 1) * step if cell == "lstm" else 0,
             steps * step if cell == "gru" else 0,
             panel_floats(steps * batch, hidden),
@@ -136,9 +136,11 @@ def _plan(steps: int, batch: int, inputs: int, hidden: int, cell: str, infer: bo
     gates = gate_rows(cell, hidden)
     work = {"x_panels": panel_floats(steps * batch, inputs)}
     if cell == "gru":
-        work["apart"] = panel_floats(batch, sum(gates))
+        work["apart"] = step_floats(batch, sum(gates))
     if infer:  # all that is kept otherwise, but for what only a backward pass looks at
         work.update(zip(Kept._fields[:-1], Kept.sizes(steps, batch, hidden, cell), strict=False))
+    if cell != "gru":
+        work["states"] = 2 * step_floats(batch, hidden)
     numbers = {"kind": library.cell_kind(cell), "steps": steps, "batch": batch, "hidden": hidden}
     return _Plan(gates, (steps, batch, hidden), numbers, work)
 
@@ -189,7 +191,7 @@ def recurrent_layer_backward(
     if x.shape[1] == 0:
         return [gradient.zero_() for gradient in found]
     window = functools.partial(panel_floats, x.shape[0] * x.shape[1])
-    step = functools.partial(panel_floats, x.shape[1])
+    step = functools.partial(step_floats, x.shape[1])
     apart = cell == "gru"
     work = library.workspace(
         x_panels=window(inputs),

@@ -1,5 +1,8 @@
-"""What the paper reports: tables, figures and claims, as data."""
+"""Tables, figures and claims of the paper, as data."""
 
+from collections.abc import Iterable
+
+from selfish_rnn.errors import UserError, unknown
 from selfish_rnn.reproduce.case import Item
 from selfish_rnn.reproduce.paper import comparisons, figures, tables
 
@@ -29,9 +32,26 @@ _ALL = (
 )
 
 ITEMS: dict[str, Item] = {item.name: item for item in _ALL}
-"""Every table and figure, in the order in which they are listed and made."""
+"""Every table and figure, in the order of listings and of execution."""
 
 
 def items_at(scale: str) -> list[Item]:
     """Return the items that a scale has."""
     return [item for item in ITEMS.values() if not item.scales or scale in item.scales]
+
+
+def items_named(names: Iterable[str], scale: str | None = None) -> list[Item]:
+    """Return the items with these names.
+
+    Raises:
+        UserError: If a name is unknown, or if the scale does not have the item.
+    """
+    items = []
+    for name in dict.fromkeys(names):
+        if name not in ITEMS:
+            raise UserError(unknown("item", name, ITEMS))
+        item = ITEMS[name]
+        if scale is not None and item.scales and scale not in item.scales:
+            raise UserError(f"scale {scale} does not have {name}; the scales that have it: {', '.join(item.scales)}")
+        items.append(item)
+    return items

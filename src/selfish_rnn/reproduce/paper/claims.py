@@ -1,4 +1,4 @@
-"""The paper's claims as data: which runs decide each, and the number that is above zero if it is true."""
+"""The paper's claims as data: the runs that decide them, and statistics that are above zero if they are true."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from selfish_rnn.reproduce.paper.figures import PRUNE_RATES, SLOW, SPARSITIES
 from selfish_rnn.reproduce.paper.tables import LSTM
 
 HARDLY = 0.02
-"""A result hardly depends on something if the worst is within this fraction of the best."""
+"""A result hardly depends on a setting if the worst value is within this fraction of the best."""
 
 FAR = 0.5
-"""Two topologies are far apart if more than this fraction of their weights is elsewhere (the paper sees about 0.8)."""
+"""Two topologies are far apart if more than this fraction of their weights differs (about 0.8 in the paper)."""
 
 AT_LEAST = 0.01
 """A network is at least as good as another if it loses less than this fraction of the other's perplexity."""
@@ -22,12 +22,12 @@ AT_LEAST = 0.01
 PERPLEXITY, FRACTION = "difference of test perplexity", "difference of fractions"
 """Units of the deciding numbers."""
 
-Statistic = Callable[[Mapping[Case, "Measured"]], float]
+Statistic = Callable[[Mapping[Case, "Outcome"]], float]
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What a claim may look at in the run of one seed."""
+class Outcome:
+    """Numbers of one run that claims use: perplexities, densities of gates, and distance to the next seed."""
 
     test: float
     density: Mapping[str, Mapping[str, float]]
@@ -37,9 +37,15 @@ class Measured:
 
 @dataclass(frozen=True)
 class Part:
-    """One comparison: what is compared, in words, the cases it needs, and the number that decides.
+    """Comparison of runs.
 
-    ``margin`` is how far below zero the number may be, in its ``unit``.
+    Attributes:
+        label: Description.
+        cases: Cases whose runs are compared.
+        statistic: Number that is above zero if the claim is true, computed for every seed.
+        distances: True if the statistic uses distances between topologies.
+        margin: Tolerated distance below zero.
+        unit: Unit of the statistic.
     """
 
     label: str
@@ -50,7 +56,7 @@ class Part:
     unit: str = PERPLEXITY
 
     def on(self, network: str) -> Part:
-        """The same comparison with another network."""
+        """Return the same comparison with another network."""
         cases = tuple(replace(case, network=network) for case in self.cases)
         names = dict(zip(cases, self.cases, strict=True))
 
@@ -63,6 +69,8 @@ class Part:
 
 @dataclass(frozen=True)
 class Claim:
+    """Claim of the paper with its comparisons, and the networks that it is checked on, the main one first."""
+
     number: int
     text: str
     parts: tuple[Part, ...]
@@ -70,7 +78,7 @@ class Claim:
 
 
 def _better(label: str, good: Case, bad: Case) -> Part:
-    """Test perplexity of ``bad`` less that of ``good``."""
+    """Return the comparison of test perplexities: that of ``bad`` less that of ``good``."""
     return Part(label, (good, bad), lambda runs: runs[bad].test - runs[good].test)
 
 
@@ -79,18 +87,18 @@ def _at_least(label: str, good: Case, bad: Case) -> Part:
     return replace(_better(label, good, bad), margin=lambda runs: AT_LEAST * runs[bad].test)
 
 
-def _case(method: str = "selfish", optimizer: str = "snt-asgd", **rest: object) -> Case:
-    return Case(LSTM, method, optimizer, **rest)  # type: ignore[arg-type]
+def _case(method: str = "selfish", optimizer: str = "snt-asgd", **fields: object) -> Case:
+    return Case(LSTM, method, optimizer, **fields)  # type: ignore[arg-type]
 
 
 SELFISH, DENSE = _case(), _case("dense", "nt-asgd")
 _RATES = tuple(_case(changes=(f"prune_rate={rate:g}",)) for rate in PRUNE_RATES)
-_ENOUGH = tuple(_case(sparsity=sparsity) for sparsity in SPARSITIES if 0.25 <= round(1 - sparsity, 2) <= 0.5)
+_DENSE_ENOUGH = tuple(_case(sparsity=sparsity) for sparsity in SPARSITIES if 0.25 <= round(1 - sparsity, 2) <= 0.5)
 _RANDOM, _GRADIENT = _case(changes=SLOW), _case("gradient-growth", changes=SLOW)
 
 
-def _forget_gates(runs: Mapping[Case, Measured]) -> float:
-    """Mean density of the other gates less that of the forget gates, over the matrices that have them."""
+def _forget_gates(runs: Mapping[Case, Outcome]) -> float:
+    """Return the mean density of the other gates less that of the forget gates, over the matrices that have them."""
     gaps = []
     for gates in runs[SELFISH].density.values():
         forget = [density for gate, density in gates.items() if "forget" in gate]
@@ -100,20 +108,20 @@ def _forget_gates(runs: Mapping[Case, Measured]) -> float:
     return sum(gaps) / len(gaps)
 
 
-def _best_of_enough(runs: Mapping[Case, Measured]) -> float:
+def _best_of_enough(runs: Mapping[Case, Outcome]) -> float:
     """Return the test perplexity of dense less that of the sparsity with the lowest validation perplexity."""
-    best = min(_ENOUGH, key=lambda case: runs[case].valid)
+    best = min(_DENSE_ENOUGH, key=lambda case: runs[case].valid)
     return runs[DENSE].test - runs[best].test
 
 
-def _spread(runs: Mapping[Case, Measured]) -> float:
+def _spread(runs: Mapping[Case, Outcome]) -> float:
     tests = [runs[case].test for case in _RATES]
     return HARDLY - (max(tests) - min(tests)) / min(tests)
 
 
-def _distance(runs: Mapping[Case, Measured], case: Case) -> float:
+def _distance(runs: Mapping[Case, Outcome], case: Case) -> float:
     distance = runs[case].distance
-    assert distance is not None, "parts about distances are only asked where distances were measured"
+    assert distance is not None, "statistics of distances need measured distances"
     return distance
 
 
@@ -198,7 +206,7 @@ CLAIMS = (
         (
             Part(
                 "dense less the best of them by validation",
-                (DENSE, *_ENOUGH),
+                (DENSE, *_DENSE_ENOUGH),
                 _best_of_enough,
                 margin=lambda runs: AT_LEAST * runs[DENSE].test,
             ),
@@ -210,4 +218,4 @@ CLAIMS = (
         (Part(f"{100 * HARDLY:g} % less the range over the best", _RATES, _spread, unit=FRACTION),),
     ),
 )  # fmt: skip
-"""In the order of the paper's argument; put for the stacked LSTM, and asked of the other networks too."""
+"""Claims in paper order, stated for the stacked LSTM and checked on other networks."""

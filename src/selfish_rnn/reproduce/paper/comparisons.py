@@ -1,4 +1,4 @@
-"""Comparisons that the paper does not have: tuning, averages, equal cost, and the other networks method by method."""
+"""Comparisons that the paper lacks: core cases, tuning, averages, equal cost, and the other networks by method."""
 
 from __future__ import annotations
 
@@ -8,11 +8,27 @@ from selfish_rnn.reproduce.tuning import GRIDS, LONG, TUNING_SEED, Grid
 
 NOT_IN_PAPER = "not in the paper"
 
+CORE: tuple[Case, ...] = (
+    Case(LSTM, "dense", "nt-asgd"),
+    Case(LSTM),
+    Case(LSTM, "static"),
+    Case(LSTM, "by-matrix"),
+    Case(LSTM, "set"),
+    Case(LSTM, "rigl"),
+    Case(LSTM, "gmp"),
+    Case(LSTM, "no-gate-redistribution"),
+    Case(LSTM, "gradient-growth"),
+    Case(LSTM, average="nt"),
+    Case(LSTM, "small-dense", "nt-asgd"),
+    Case(LSTM, "dsr"),
+    Case(LSTM, "snfs"),
+)
+"""The core comparisons, which have all seeds of the scale; other cases have fewer."""
+
 
 def _candidate(grid: Grid, value: float) -> Row:
     setting = grid.keys[0].partition(".")[2]
-    later = value not in grid.first
-    return Row(f"{setting} = {value:g}", grid.case_of(value), grid.name, place=value, later=later)
+    return Row(f"{setting} = {value:g}", grid.case_of(value), grid.name, x=value, on_demand=value not in grid.first)
 
 
 def _candidates(pareto: bool) -> tuple[Row, ...]:
@@ -52,8 +68,8 @@ PARETO = Item(
         Row("dense, 272 units", Case(NARROW, "dense", "nt-asgd"), "33 epochs"),
         Row("Selfish, 1500 units, S = 0.8", Case(WIDE, sparsity=0.8), "33 epochs"),
     ),
-    shows="pareto",
-    most_seeds=1,
+    kind="pareto",
+    max_seeds=1,
     scales=("tiny", "small"),
 )
 

@@ -1,7 +1,4 @@
-"""The paper's figures: their points as cases, and what the paper reads from them.
-
-The paper prints its figures without numbers, so most points have none to stand beside.
-"""
+"""The paper's figures as cases, with its conclusions. The paper prints figures without numbers, so points have none."""
 
 from __future__ import annotations
 
@@ -12,10 +9,10 @@ NETWORKS = ((LSTM, "stacked LSTM"), (RHN, "RHN"), (ON_LSTM, "ON-LSTM"), (MOS, "A
 SPARSITIES = (0.5, 0.55, 0.6, 0.7, 0.8, 0.9)
 PRUNE_RATES = (0.3, 0.5, 0.7)
 INTERVALS = (0.1, 0.25, 0.5, 1.0, 2.0)
-"""Times the interval of a scale, which is an epoch in the paper: it plots several without saying which."""
+"""Intervals between rewirings, in intervals of the scale. The paper plots several without naming them."""
 
 SLOW = ("prune_rate=0.1",)
-"""The prune rate of the paper's measurements of distance."""
+"""Override with the prune rate of the paper's distance measurements."""
 
 SAME_START = (*SLOW, "start_seed=1")
 
@@ -28,8 +25,8 @@ LARGE_WEIGHTS = Item(
         for network, heading in ((ON_LSTM, "ON-LSTM"), (LSTM, "stacked LSTM"))
         for optimizer in ("snt-asgd", "nt-asgd")
     ),
-    shows="large-weights",
-    says="Their number goes on rising under SNT-ASGD; under NT-ASGD it falls once averaging starts (ON-LSTM).",
+    kind="large-weights",
+    conclusion="Their number goes on rising under SNT-ASGD; under NT-ASGD it falls once averaging starts (ON-LSTM).",
 )
 
 GROWTH_INTERVAL = Item(
@@ -41,13 +38,13 @@ GROWTH_INTERVAL = Item(
             f"{label} growth, {interval:g} times the usual interval",
             Case(LSTM, method, optimizer, rewire_every=interval),
             heading,
-            place=interval,
+            x=interval,
         )
         for optimizer, heading in (("snt-asgd", "SNT-ASGD"), ("momentum-sgd", "SGD with momentum"))
         for method, label in (("selfish", "random"), ("gradient-growth", "gradient"))
         for interval in INTERVALS
     ),
-    says="Random growth is better in most cases.",
+    conclusion="Random growth is better in most cases.",
 )
 
 SPARSITY = Item(
@@ -59,11 +56,11 @@ SPARSITY = Item(
         for network, heading in NETWORKS
         for row in (
             Row("dense", Case(network, "dense", "nt-asgd"), heading),
-            *(Row(f"S = {sparsity:g}", Case(network, sparsity=sparsity), heading, place=sparsity)
+            *(Row(f"S = {sparsity:g}", Case(network, sparsity=sparsity), heading, x=sparsity)
               for sparsity in SPARSITIES),
         )
     ),
-    says="The four networks reach their dense counterparts with about 25, 40, 45 and 40 % of the weights.",
+    conclusion="The four networks reach their dense counterparts with about 25, 40, 45 and 40 % of the weights.",
 )  # fmt: skip
 
 PRUNE_RATE = Item(
@@ -71,11 +68,11 @@ PRUNE_RATE = Item(
     title="Selfish with several prune rates",
     source="Figure 6b",
     rows=tuple(
-        Row(f"prune rate {rate:g}", Case(network, changes=(f"prune_rate={rate:g}",)), heading, place=rate)
+        Row(f"prune rate {rate:g}", Case(network, changes=(f"prune_rate={rate:g}",)), heading, x=rate)
         for network, heading in NETWORKS
         for rate in PRUNE_RATES
     ),
-    says="The result hardly depends on the prune rate.",
+    conclusion="The result hardly depends on the prune rate.",
 )
 
 PRUNING = Item(
@@ -83,11 +80,13 @@ PRUNING = Item(
     title="Selfish, RigL, gradual pruning and a static topology of a stacked LSTM, by sparsity",
     source="Figure 7",
     rows=tuple(
-        Row(f"S = {sparsity:g}", Case(LSTM, method, sparsity=sparsity), label, place=sparsity)
+        Row(f"S = {sparsity:g}", Case(LSTM, method, sparsity=sparsity), label, x=sparsity)
         for method, label in (("selfish", "Selfish"), ("rigl", "RigL"), ("gmp", "GMP"), ("static", "static"))
         for sparsity in (0.5, 0.6, 0.67, 0.7, 0.8, 0.9, 0.95)
     ),
-    says="Selfish is better than pruning at most sparsities, by less as sparsity rises; at 0.95 pruning is better.",
+    conclusion=(
+        "Selfish is better than pruning at most sparsities, by less as sparsity rises; at 0.95 pruning is better."
+    ),
 )
 
 GATES = Item(
@@ -95,13 +94,13 @@ GATES = Item(
     title="Sparsity of every gate at the end of training",
     source="Figure 10",
     rows=tuple(Row("Selfish", Case(network), heading) for network, heading in NETWORKS),
-    shows="gates",
-    says="Forget gates end sparser than the others; in RHNs the two gates differ little.",
+    kind="gates",
+    conclusion="Forget gates end sparser than the others; in RHNs the two gates differ little.",
 )
 
 
-def _distances(name: str, title: str, source: str, says: str, rows: tuple[Row, ...], least_seeds: int = 2) -> Item:
-    return Item(name, title, source, rows, "distances", says, least_seeds)
+def _distances(name: str, title: str, source: str, conclusion: str, rows: tuple[Row, ...], min_seeds: int = 2) -> Item:
+    return Item(name, title, source, rows, "distances", conclusion, min_seeds)
 
 
 _RANDOM, _GRADIENT = "random growth", "gradient growth"
@@ -113,11 +112,11 @@ DISTANCES = (
         "Figure 4, left",
         "It moves to about 0.8.",
         (Row(_RANDOM, Case(LSTM, changes=SLOW)),),
-        least_seeds=1,
+        min_seeds=1,
     ),
     _distances(
         "distance-same-start",
-        "How far two runs from one start come apart",
+        "Distance between two runs from one start",
         "Figure 4, right",
         "They end far apart, and equally good.",
         (Row(_RANDOM, Case(LSTM, changes=SAME_START)),),
@@ -145,11 +144,11 @@ DISTANCES = (
 )
 
 UNTIL_STOPPED = ("epochs=1000",)
-"""For a timed run whose settings do not fall with the epochs, as a prune rate does: it learns for all of its time."""
+"""Override for a timed run without a schedule over epochs: it trains until its time is up."""
 
 _TIMED_EPOCHS = {650: {0.67: 11, 0.9: 25, 0.95: 35}, 1500: {0.67: 4, 0.9: 9, 0.95: 15}}
-"""Epochs of timed Selfish runs by units and sparsity: about as many as two hours of one core hold, so that the prune
-rate has fallen when the time is up."""
+"""Epochs of timed Selfish runs by units and sparsity: about the number that two hours of one core allow, so that the
+prune rate has decayed when the time is up."""
 
 TIME_TO_QUALITY = Item(
     name="time-to-quality",
@@ -171,6 +170,6 @@ TIME_TO_QUALITY = Item(
             for sparsity, epochs in _TIMED_EPOCHS[units].items()
         ),
     ),
-    shows="time",
-    most_seeds=1,
+    kind="time",
+    max_seeds=1,
 )

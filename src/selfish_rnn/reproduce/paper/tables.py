@@ -1,4 +1,4 @@
-"""The paper's tables: every number it reports, and the case that makes it again."""
+"""The paper's tables: every reported number with the case that reproduces it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def _row(label: str, group: str, millions: float, valid: float, test: float, cas
 
 
 def _main_rows(network: str, groups: tuple[str, str, str], sizes: tuple[float, float, float]) -> tuple[Row, ...]:
-    """The rows of Table 2 for one network: dense, at the first sparsity, at the second."""
+    """Return the rows of Table 2 for one network: dense, first sparsity, second sparsity."""
     rows = []
     for (label, part, method, optimizer), (valid, test) in zip(_MAIN_CASES, _MAIN[network], strict=True):
         sparsity = _SPARSITIES[network][2] if part == 2 else None
@@ -23,7 +23,7 @@ def _main_rows(network: str, groups: tuple[str, str, str], sizes: tuple[float, f
 
 
 _SPARSITIES = {LSTM: (0.0, 0.67, 0.62), RHN: (0.0, 0.528, 0.68)}
-"""Of the dense network, of the preset, and another."""
+"""Sparsities of the three groups of rows: dense, the preset's, and another."""
 
 _MAIN_CASES: tuple[tuple[str, int, str | None, str], ...] = (
     ("Dense (as first published)", 0, None, ""),
@@ -72,14 +72,14 @@ STACKED_LSTM = Item(
         Row("Static uniform (SNT-ASGD)", Case(LSTM, "static", sparsity=0.9), "S = 0.9 (not in the paper)"),
         Row("Selfish (SNT-ASGD)", Case(LSTM, sparsity=0.9), "S = 0.9 (not in the paper)"),
     ),
-    says="Selfish with SNT-ASGD is the best of all, the dense network included.",
+    conclusion="Selfish with SNT-ASGD is the best of all, the dense network included.",
 )
 RHN_TABLE = Item(
     name="rhn",
     title="Recurrent highway network on Penn Treebank",
     source="Table 2, right",
     rows=_main_rows(RHN, ("dense", "S = 0.53", "S = 0.68"), (23.5, 11.1, 7.6)),
-    says="Selfish with SNT-ASGD is the best at either sparsity; methods that grow by gradient are behind.",
+    conclusion="Selfish with SNT-ASGD is the best at either sparsity; methods that grow by gradient are behind.",
 )
 
 _OPTIMIZERS: tuple[tuple[str, str, tuple[tuple[str, str, float, float], ...]], ...] = (
@@ -109,7 +109,7 @@ OPTIMIZERS = Item(
             for label, method, valid, test in rows
         ),
     ),
-    says="SNT-ASGD is better than Adam and momentum SGD for every method.",
+    conclusion="SNT-ASGD is better than Adam and momentum SGD for every method.",
 )
 
 ABLATIONS = Item(
@@ -134,7 +134,7 @@ ABLATIONS = Item(
             strict=True,
         )
     ),
-    says="Both parts help, SNT-ASGD most; gate redistribution does nothing for RHNs, which have two gates.",
+    conclusion="Both parts help, SNT-ASGD most; gate redistribution does nothing for RHNs, which have two gates.",
 )
 
 GATE_RULES = Item(
@@ -147,7 +147,7 @@ GATE_RULES = Item(
         _row("equal shares (Selfish)", "", 21.8, 73.76, 71.65, Case(LSTM)),
         Row("equal shares, input and recurrent matrices apart", Case(LSTM, "by-matrix")),
     ),
-    says="Equal shares are the best of the three.",
+    conclusion="Equal shares are the best of the three.",
 )
 
 ON_LSTM_TABLE = Item(
@@ -169,7 +169,7 @@ ON_LSTM_TABLE = Item(
             ("Selfish, 1300 epochs (SNT-ASGD)", 11.3, 57.67, 55.82, ON_LSTM_LONG, "selfish", "snt-asgd"),
         )
     ),
-    says="A second restart of the averaging helps Selfish and not the dense network.",
+    conclusion="A second restart of the averaging helps Selfish and not the dense network.",
 )
 
 MOS_TABLE = Item(
@@ -188,28 +188,28 @@ MOS_TABLE = Item(
             ("Selfish (SNT-ASGD)", 15.6, 65.96, 63.05, "selfish", "snt-asgd"),
         )
     ),
-    says="Selfish reaches the dense network with 45 % of its weights.",
+    conclusion="Selfish reaches the dense network with 45 % of its weights.",
 )
 
 
 def _flops_rows(table: Item, network: str, heading: str) -> tuple[Row, ...]:
-    """Operations to train and to test, as fractions of those of the dense network, in the order of Table 2."""
+    """Return rows with FLOPs relative to the dense network, in the order of Table 2."""
     printed = {(row.model, row.sparsity, row.method, row.optimizer): row for row in PRINTED}
     rows = []
     for row, (_, part, method, optimizer) in zip(table.rows[: len(_MAIN_CASES)], _MAIN_CASES, strict=True):
         if method is None:  # as first published: the dense network, and ISS
             method, optimizer = ("iss", "sgd") if part else ("dense", "nt-asgd")
-        found = printed[network, _SPARSITIES[network][part], method, optimizer]
-        numbers = {"train_flops": found.training, "test_flops": found.inference}
+        entry = printed[network, _SPARSITIES[network][part], method, optimizer]
+        numbers = {"train_flops": entry.training, "test_flops": entry.inference}
         rows.append(Row(row.label, row.case, f"{heading}, {row.group}", numbers))
     return tuple(rows)
 
 
 FLOPS = Item(
     name="flops",
-    title="Operations of training and of testing, as fractions of the dense network's",
+    title="FLOPs of training and of testing, as fractions of the dense network's",
     source="Table 9",
     rows=(*_flops_rows(STACKED_LSTM, LSTM, "stacked LSTM"), *_flops_rows(RHN_TABLE, RHN, "RHN")),
-    shows="flops",
-    says="Dense networks take 3.1e16 operations to train and 7.2e10 to test (stacked LSTM), 6.5e16 and 3.3e10 (RHN).",
+    kind="flops",
+    conclusion="Dense networks take 3.1e16 FLOPs to train and 7.2e10 to test (stacked LSTM), 6.5e16 and 3.3e10 (RHN).",
 )

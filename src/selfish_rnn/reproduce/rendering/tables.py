@@ -1,45 +1,67 @@
-"""Items as Markdown: the paper's numbers beside ours."""
+"""Items as Markdown tables: the paper's numbers next to ours, and one line for rows without a run."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from selfish_rnn.files import read_json
 from selfish_rnn.reproduce.case import Item, Row
-from selfish_rnn.reproduce.distances import Distances, pairs_of
-from selfish_rnn.reproduce.plan import runs_of_case
-from selfish_rnn.reproduce.rendering.averaging import STALE, STALE_MEANING, averaging_of
-from selfish_rnn.reproduce.rendering.costs import BYTES, HOURS, LATENCY, costs_of
+from selfish_rnn.reproduce.plan import pairs_of, runs_of_case
 from selfish_rnn.reproduce.results import Result, Results
-from selfish_rnn.reproduce.scales import Scale
+from selfish_rnn.reproduce.scales import Scale, scale_named
 from selfish_rnn.text import counted, spread
 from selfish_rnn.training.records import WEIGHTS_ABOVE
 
-NONE = "-"
+EMPTY = "-"
 DAGGER = "†"
-NOT_LEARNED = "no better than word frequencies, with one seed at least: nothing was learned."
+NOT_LEARNED = "no better than word frequencies for at least one seed: nothing was learned."
+
+STALE = "‡"
+STALE_MEANING = (
+    "averaging starts before pruning ends, so the measured network averages epochs in which it had more weights: the "
+    "number does not show the quality of pruning."
+)
+
+COSTS = Path("pareto/costs.json")
+"""Costs of networks by width and sparsity, below the folder of results; written by tools/benchmarks/pareto_costs.py."""
+
+LATENCY, BYTES, HOURS = "next word, int8 (ms)", "int8 weights (MB)", "core-hours of training"
 
 
-class Findings:
-    """What there is to show of a scale: results and distances, looked up for the rows of an item."""
+@dataclass(frozen=True)
+class ResultView:
+    """Results of a scale, looked up by rows of items.
 
-    def __init__(self, scale: Scale, results: Results, distances: Distances, seeds: Sequence[int] = ()) -> None:
-        self.scale, self.results, self.distances, self.seeds = scale, results, distances, seeds
+    ``seeds`` replaces the seeds of the scale.
+    """
+
+    scale: Scale
+    results: Results
+    seeds: Sequence[int] = ()
+
+    @classmethod
+    def read(cls, root: Path, scale: str) -> ResultView:
+        """Read the results of a scale below a folder."""
+        return cls(scale_named(scale), Results(root, scale))
 
     def of(self, item: Item, row: Row) -> list[Result]:
-        """The results of a row, one for each seed that is finished."""
+        """Return the results of a row, one per finished seed."""
         if row.case is None:
             return []
-        return self.results.of_case(runs_of_case(item, row.case, self.scale, self.seeds))
+        return self.results.get_all(runs_of_case(item, row.case, self.scale, self.seeds))
 
 
-def table(item: Item, findings: Findings) -> str:
-    """The Markdown table of an item."""
-    return RENDERERS[item.shows](item, findings)
+def table(item: Item, view: ResultView) -> str:
+    """Return the Markdown table of an item."""
+    return RENDERERS[item.kind](item, view)
 
 
 def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]], text: int = 1) -> str:
-    """A table; the first columns are text, to the left, the others numbers, to the right.
+    """Return a Markdown table. The first `text` columns are left-aligned, the others right-aligned.
 
     >>> print(markdown(["row", "test"], [["Selfish", "71.65"]]))
     | row | test |
@@ -51,33 +73,75 @@ def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]], text: int =
 
 
 def label_of(row: Row) -> str:
+    """Return the label of a row with its group."""
     return f"{row.group}: {row.label}" if row.group else row.label
 
 
-def _given(row: Row, key: str) -> str:
-    return f"{row.paper[key]:.2f}" if key in row.paper else NONE
+def averaging_start(result: Result) -> tuple[str, bool]:
+    """Return the first epoch of the averages of the best model, ``-`` for raw weights, and whether it is stale.
+
+    Averages begin after the last start or restart before the best epoch. They are stale if the network had more weights
+    in their first epoch than in the best one.
+    """
+    epochs, active = result.series["epoch"], result.series["averaging"]
+    best = result.summary.get("best_epoch", epochs[-1])
+    starts = [
+        epoch
+        for index, epoch in enumerate(epochs)
+        if active[index] and (index == 0 or not active[index - 1]) and epoch <= best
+    ]
+    if not starts:
+        return EMPTY, False
+    # A restart after epoch e begins new averages with epoch e + 1.
+    restarts = result.settings.get("restart_at") or ()
+    start = max([starts[-1], *(epoch + 1 for epoch in restarts if starts[-1] <= epoch < best)])
+    weights = dict(zip(epochs, result.series.get("active_weights") or [0] * len(epochs), strict=True))
+    return str(start), weights.get(start, 0) > weights.get(best, 0)
+
+
+def costs_of(result: Result, root: Path) -> dict[str, Any]:
+    """Return the core-hours of a run and, if measured, the latency and bytes of its network in int8.
+
+    Latency and bytes are those of the fastest engine, which is named.
+    """
+    costs: dict[str, Any] = {HOURS: round(result.summary["seconds"] * result.summary.get("threads", 1) / 3600, 3)}
+    path = root / COSTS
+    if not path.exists():
+        return costs
+    dense = result.settings["method"]["name"] == "dense"
+    size = result.settings["model"]["hidden"], 0.0 if dense else result.settings["sparsity"]
+    for row in read_json(path)["rows"]:
+        if (row["units"], row["sparsity"]) == size:
+            engine = min(row["latency_ms"], key=lambda name: float(row["latency_ms"][name]))
+            costs |= {"engine": engine, LATENCY: row["latency_ms"][engine], BYTES: row["bytes"][engine] / 1e6}
+    return costs
+
+
+def _printed(row: Row, key: str) -> str:
+    return f"{row.paper[key]:.2f}" if key in row.paper else EMPTY
 
 
 @dataclass
-class _Lines:
-    """Rows of a table that have results, those without, and the footnotes that the marks need."""
+class _TableBuilder:
+    """Rows with results, rows without, and footnotes of a table."""
 
-    findings: Findings
+    item: Item
+    view: ResultView
     rows: list[list[str]] = field(default_factory=list)
     missing: list[Row] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
 
-    def miss(self, row: Row) -> None:
-        """Note a row without results; one that only the paper reports has no run to name."""
+    def skip(self, row: Row) -> None:
+        """Add a row to the line of missing runs, unless only the paper reports it."""
         if row.case is not None:
             self.missing.append(row)
 
     def settings(self, results: Sequence[Result]) -> list[str]:
-        """Return the cells of the two columns that every table has: dropout, and the start of averaging."""
-        starts = [averaging_of(result) for result in results]
-        if any(start.stale for start in starts):
+        """Return the cells of the columns that every table has: dropout, and the start of averaging."""
+        starts = [averaging_start(result) for result in results]
+        if any(stale for _, stale in starts):
             self.notes[STALE] = STALE_MEANING
-        cells = [f"{start.label}{' ' + STALE if start.stale else ''}" for start in starts]
+        cells = [f"{start}{' ' + STALE if stale else ''}" for start, stale in starts]
         return [
             ", ".join(dict.fromkeys(map(dropout_of, results))),
             ", ".join(cells) if len(set(cells)) > 1 else cells[0],
@@ -87,20 +151,31 @@ class _Lines:
         """Return the table, its footnotes, and one line that names the rows without a run."""
         parts = [markdown(headings, self.rows, text)] if self.rows else []
         parts += [f"{mark} {meaning}" for mark, meaning in self.notes.items()]
-        if line := not_run(self.missing, self.findings.scale):
+        if line := not_run(self.item, self.missing, self.view.scale):
             parts.append(line)
         return "\n\n".join(parts)
 
 
-def not_run(rows: Sequence[Row], scale: Scale) -> str:
-    """Return one line that names rows without a run, by their groups; empty for a scale that gets no more runs."""
-    if not rows or scale.superseded:
-        return ""
+def not_run(item: Item, missing: Sequence[Row], scale: Scale) -> str:
+    """Return one line that names the rows without a run, or their group if none of its rows has one.
+
+    The line is empty for a superseded scale. Candidates that no tuning has asked for are left out.
+    """
     groups: dict[str, list[str]] = {}
-    for row in rows:
-        groups.setdefault(row.group, []).append(row.label)
-    names = (f"{group} ({', '.join(labels)})" if group else "; ".join(labels) for group, labels in groups.items())
-    return f"*Not run:* {'; '.join(names)}."
+    for row in missing:
+        if not row.on_demand:
+            groups.setdefault(row.group, []).append(row.label)
+    if not groups or scale.superseded:
+        return ""
+    started = {row.group for row in item.rows if row.case is not None and row not in missing}
+    parts = [
+        f"{group} ({', '.join(labels)})" if group else "; ".join(labels)
+        for group, labels in groups.items()
+        if group in started or not group
+    ]
+    if whole := [group for group in groups if group and group not in started]:
+        parts.append(f"all of: {'; '.join(whole)}")
+    return f"*Not run:* {'; '.join(parts)}."
 
 
 SETTINGS = ("dropout", "averaged from epoch")
@@ -109,79 +184,81 @@ SETTINGS = ("dropout", "averaged from epoch")
 def dropout_of(result: Result) -> str:
     """Return the dropout of a result, its kinds separated by slashes in the order of the settings."""
     model = result.settings["model"]
-    return "/".join(f"{value:g}" for key, value in model.items() if key.startswith("dropout")) or NONE
+    return "/".join(f"{value:g}" for key, value in model.items() if key.startswith("dropout")) or EMPTY
 
 
-def _perplexities(item: Item, findings: Findings) -> str:
-    shown = [key for key in ("valid", "test") if any(key in row.paper for row in item.rows)]
-    lines = _Lines(findings)
+def _perplexities(item: Item, view: ResultView) -> str:
+    splits = [key for key in ("valid", "test") if any(key in row.paper for row in item.rows)]
+    builder = _TableBuilder(item, view)
     for row in item.rows:
-        results = findings.of(item, row)
+        results = view.of(item, row)
         if not results:
-            lines.miss(row)
+            builder.skip(row)
             continue
-        ours = [spread([result.summary[f"{split}_perplexity"] for result in results]) for split in ("valid", "test")]
+        measured = [
+            spread([result.summary[f"{split}_perplexity"] for result in results]) for split in ("valid", "test")
+        ]
         if any(_learned_nothing(result) for result in results):
-            ours[1] += f" {DAGGER}"
-            lines.notes[DAGGER] = NOT_LEARNED
+            measured[1] += f" {DAGGER}"
+            builder.notes[DAGGER] = NOT_LEARNED
         weights = f"{results[0].summary['active_weights']:,}"
-        printed = (_given(row, key) for key in shown)
-        lines.rows.append([
-            label_of(row), *printed, *ours, weights, *lines.settings(results), str(len(results)),
+        printed = (_printed(row, key) for key in splits)
+        builder.rows.append([
+            label_of(row), *printed, *measured, weights, *builder.settings(results), str(len(results)),
         ])  # fmt: skip
-    papers = [f"paper, {key}" for key in shown]
-    return lines.markdown(["run", *papers, "valid", "test", "weights", *SETTINGS, "seeds"])
+    papers = [f"paper, {key}" for key in splits]
+    return builder.markdown(["run", *papers, "valid", "test", "weights", *SETTINGS, "seeds"])
 
 
 def _learned_nothing(result: Result) -> bool:
-    """Whether the network predicts the test text no better than the frequencies of its words do."""
+    """Return whether the network predicts the test text no better than word frequencies."""
     return bool(result.summary["test_perplexity"] >= result.summary["unigram_perplexity"])
 
 
-def _operations(item: Item, findings: Findings) -> str:
-    lines = _Lines(findings)
+def _operations(item: Item, view: ResultView) -> str:
+    builder = _TableBuilder(item, view)
     for row in item.rows:
-        results = [result for result in findings.of(item, row) if result.operations is not None]
+        results = [result for result in view.of(item, row) if result.operations is not None]
         if not results:
-            lines.miss(row)
+            builder.skip(row)
             continue
         shares = [result.operations for result in results if result.operations is not None]
-        ours = [spread([share[index] for share in shares]) for index in (0, 1)]
-        papers = (_given(row, key) for key in ("train_flops", "test_flops"))
-        lines.rows.append([label_of(row), *papers, *ours, *lines.settings(results), str(len(results))])
-    return lines.markdown(["run", "paper, train", "paper, test", "train", "test", *SETTINGS, "seeds"])
+        measured = [spread([share[index] for share in shares]) for index in (0, 1)]
+        papers = (_printed(row, key) for key in ("train_flops", "test_flops"))
+        builder.rows.append([label_of(row), *papers, *measured, *builder.settings(results), str(len(results))])
+    return builder.markdown(["run", "paper, train", "paper, test", "train", "test", *SETTINGS, "seeds"])
 
 
-def _gates(item: Item, findings: Findings) -> str:
-    """Return a table for each network, whose gates have other names, and a line for the networks without a run."""
+def _gates(item: Item, view: ResultView) -> str:
+    """Return a table for each network, because gates differ, and a line for the networks without a run."""
     parts = []
     missing: list[Row] = []
     for row in item.rows:
-        results = findings.of(item, row)
+        results = view.of(item, row)
         if not results:
             missing.append(row)
             continue
         densities = {name: gates for result in results for name, gates in result.density.items() if len(gates) > 2}
-        gates = [gate for gate in dict.fromkeys(g for named in densities.values() for g in named) if gate != "all"]
-        lines = _Lines(findings)
+        gates = [gate for gate in dict.fromkeys(itertools.chain(*densities.values())) if gate != "all"]
+        builder = _TableBuilder(item, view)
         for matrix in densities:
             cells = []
             for gate in ("all", *gates):
                 values = [100 * (1 - result.density[matrix][gate]) for result in results if gate in densities[matrix]]
                 cells.append(spread(values, 1))
-            lines.rows.append([matrix, *cells])
-        dropout, start = lines.settings(results)
+            builder.rows.append([matrix, *cells])
+        dropout, start = builder.settings(results)
         about = f"{counted(len(results), 'seed')}, dropout {dropout}, averaged from epoch {start}"
-        parts.append(f"**{row.group}** ({about})\n\n{lines.markdown(['sparsity, %', 'all', *gates])}")
-    return "\n\n".join(filter(None, [*parts, not_run(missing, findings.scale)]))
+        parts.append(f"**{row.group}** ({about})\n\n{builder.markdown(['sparsity, %', 'all', *gates])}")
+    return "\n\n".join(filter(None, [*parts, not_run(item, missing, view.scale)]))
 
 
-def _large_weights(item: Item, findings: Findings) -> str:
-    lines = _Lines(findings)
+def _large_weights(item: Item, view: ResultView) -> str:
+    builder = _TableBuilder(item, view)
     for row in item.rows:
-        results = findings.of(item, row)
+        results = view.of(item, row)
         if not results:
-            lines.miss(row)
+            builder.skip(row)
             continue
         before, after = [], []
         for result in results:
@@ -190,65 +267,65 @@ def _large_weights(item: Item, findings: Findings) -> str:
             start = averaging.index(True) if True in averaging else len(averaging) - 1
             before.append(totals[max(start - 1, 0)] / 1000)
             after.append(totals[-1] / 1000)
-        cells = [spread(before, 1), spread(after, 1), *lines.settings(results)]
-        lines.rows.append([label_of(row), *cells, str(len(results))])
-    return lines.markdown(["thousands of weights above 0.1", "before averaging", "at the end", *SETTINGS, "seeds"])
+        cells = [spread(before, 1), spread(after, 1), *builder.settings(results)]
+        builder.rows.append([label_of(row), *cells, str(len(results))])
+    return builder.markdown(["thousands of weights above 0.1", "before averaging", "at the end", *SETTINGS, "seeds"])
 
 
-def _distances(item: Item, findings: Findings) -> str:
-    lines = _Lines(findings)
-    pairs = pairs_of(item, findings.scale, findings.seeds)
+def _distances(item: Item, view: ResultView) -> str:
+    builder = _TableBuilder(item, view)
+    pairs = pairs_of(item, view.scale, view.seeds)
     for row in item.rows:
         measured = [(pair[0], records) for pair in pairs if pair[0].case == row.case
-                    if (records := findings.distances.of(pair))]  # fmt: skip
+                    if (records := view.results.distances(pair))]  # fmt: skip
         if not measured:
-            lines.miss(row)
+            builder.skip(row)
             continue
         first, last = (spread([records[at]["mean"] for _, records in measured], 3) for at in (0, -1))
-        results = findings.results.of_case(run for run, _ in measured)
-        settings = lines.settings(results) if results else [NONE, NONE]
-        lines.rows.append([label_of(row), first, last, *settings, str(len(measured))])
-    return lines.markdown(["distance", "first measured", "at the end", *SETTINGS, "pairs"])
+        results = view.results.get_all(run for run, _ in measured)
+        settings = builder.settings(results) if results else [EMPTY, EMPTY]
+        builder.rows.append([label_of(row), first, last, *settings, str(len(measured))])
+    return builder.markdown(["distance", "first measured", "at the end", *SETTINGS, "pairs"])
 
 
-def _times(item: Item, findings: Findings) -> str:
-    lines = _Lines(findings)
-    marks = sorted({point["seconds"] for row in item.rows for point in _points(findings.of(item, row))})
+def _times(item: Item, view: ResultView) -> str:
+    builder = _TableBuilder(item, view)
+    marks = sorted({point["seconds"] for row in item.rows for point in _points(view.of(item, row))})
     for row in item.rows:
-        results = findings.of(item, row)
+        results = view.of(item, row)
         if not _points(results):
-            lines.miss(row)
+            builder.skip(row)
             continue
         at = {point["seconds"]: f"{point['test_perplexity']:.2f}" for point in _points(results)}
         weights = f"{results[0].series['active_weights'][-1]:,}"
-        lines.rows.append([row.label, *(at.get(mark, NONE) for mark in marks), weights, *lines.settings(results)])
-    return lines.markdown(["test perplexity", *(f"after {mark:,.0f} s" for mark in marks), "weights", *SETTINGS])
+        builder.rows.append([row.label, *(at.get(mark, EMPTY) for mark in marks), weights, *builder.settings(results)])
+    return builder.markdown(["test perplexity", *(f"after {mark:,.0f} s" for mark in marks), "weights", *SETTINGS])
 
 
 def _points(results: Sequence[Result]) -> list[dict[str, float]]:
     return results[0].points if results else []
 
 
-def _costs(item: Item, findings: Findings) -> str:
+def _costs(item: Item, view: ResultView) -> str:
     """Return the table of the comparison, and a line that names the networks without a run."""
-    lines = _Lines(findings)
+    builder = _TableBuilder(item, view)
     for row in item.rows:
-        results = findings.of(item, row)
+        results = view.of(item, row)
         if not results:
-            lines.miss(row)
+            builder.skip(row)
             continue
         result = results[0]
-        costs = costs_of(result, findings.results.folder.parent)
+        costs = costs_of(result, view.results.folder.parent)
         perplexities = (f"{result.summary[f'{split}_perplexity']:.2f}" for split in ("valid", "test"))
-        lines.rows.append([
+        builder.rows.append([
             label_of(row), *perplexities, f"{result.summary['active_weights']:,}",
-            *(f"{costs[name]:.3g}" if name in costs else NONE for name in (HOURS, LATENCY, BYTES)),
-            costs.get("engine", NONE), *lines.settings(results),
+            *(f"{costs[name]:.3g}" if name in costs else EMPTY for name in (HOURS, LATENCY, BYTES)),
+            costs.get("engine", EMPTY), *builder.settings(results),
         ])  # fmt: skip
-    return lines.markdown(["network", "valid", "test", "weights", HOURS, LATENCY, BYTES, "engine", *SETTINGS])
+    return builder.markdown(["network", "valid", "test", "weights", HOURS, LATENCY, BYTES, "engine", *SETTINGS])
 
 
-RENDERERS: dict[str, Callable[[Item, Findings], str]] = {
+RENDERERS: dict[str, Callable[[Item, ResultView], str]] = {
     "perplexity": _perplexities,
     "flops": _operations,
     "gates": _gates,

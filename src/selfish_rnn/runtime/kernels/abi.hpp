@@ -48,33 +48,6 @@ struct Int8Layer {
   float* recurrent_sums;  // work: batch x rows
 };
 
-// What a program for the next word is made of; see step.hpp.
-enum OperationKind : int64_t {
-  kMatrixRow, kProduct, kLstmCell, kGruCell, kRnnTanhCell, kRnnReluCell, kHighwayCell, kOrderedCell,
-  kTanhOf, kSoftmaxOf, kMixtureOf
-};
-
-// Places are floats from the beginning of the program's memory; -1 is nowhere.
-struct Operation {
-  int64_t kind;
-  int64_t phase;        // what has the same one is independent of each other
-  int64_t count, size;  // vectors, and numbers of each: of a product those that come out
-  int64_t columns;      // of a product: numbers of each vector that goes in
-  int64_t extra;        // of an ordered cell: units of a chunk
-  double factor;        // of a product
-  int64_t input, second, state, output;
-  const void* matrix;   // int8 in windows, or the index of a packed matrix; null for a dense one
-  const float* values;  // of a packed matrix or of a dense one, row after row
-  const float* bias;
-};
-
-struct Program {
-  int64_t count;
-  const Operation* operations;
-  float* memory;
-  int64_t token;
-};
-
 extern "C" {
 
 // How many bytes a matrix takes in windows, and the same written to memory that is aligned to 64 bytes.
@@ -88,13 +61,6 @@ void selfish_windows_weights(const void* windows, int64_t* first, uint16_t* colu
 void selfish_int8_linear(const void* windows, const float* bias, const float* x, int64_t n, float* y);
 void selfish_int8_lookup(const void* windows, const int64_t* tokens, int64_t n, float* y);
 void selfish_int8_layer(const Int8Layer* layer);
-
-// Everything for the next word in one call, with int8 or with packed matrices.
-void selfish_int8_step(const Program* program);
-void selfish_float_step(const Program* program);
-// A word drawn from scores: number is drawn uniformly from [0, 1); temperature 0 takes the likeliest; top 0 takes all.
-int64_t selfish_choose(const float* scores, int64_t words, double temperature, int64_t top, int64_t forbidden,
-                       double number);
 
 // Which int8 kernels are in use, and whether this processor runs those of a number; see library.py.
 int64_t selfish_int8_target();

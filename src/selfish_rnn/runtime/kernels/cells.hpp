@@ -10,10 +10,11 @@ namespace SELFISH_TARGET {
 
 struct CellSite {
   const float* a;
-  const float* b;       // may be null, of a highway cell
-  const float* before;  // h
-  float* cell;          // c, in and out
-  float* after;         // h
+  const float* b;            // may be null, of a highway cell
+  const float* before;       // h
+  const float* cell_before;  // c
+  float* after;              // h
+  float* cell;               // c
   int64_t hidden;
   int64_t chunk;  // of an ordered cell
 
@@ -34,7 +35,7 @@ inline void lstm_cell(const CellSite& site, Part units) {
   in_eights(units, [&](int64_t unit, int64_t n) {
     const V8 in = sigmoid(site.sum(0, unit, n)), forget = sigmoid(site.sum(1, unit, n));
     const V8 candidate = tanh(site.sum(2, unit, n)), out = sigmoid(site.sum(3, unit, n));
-    const V8 cell = forget * load_some(site.cell + unit, n) + in * candidate;
+    const V8 cell = forget * load_some(site.cell_before + unit, n) + in * candidate;
     store_some(site.cell + unit, cell, n);
     store_some(site.after + unit, out * tanh(cell), n);
   });
@@ -53,7 +54,7 @@ template <bool Rectified>
 inline void elman_cell(const CellSite& site, Part units) {
   in_eights(units, [&](int64_t unit, int64_t n) {
     const V8 sum = site.sum(0, unit, n);
-    store_some(site.after + unit, Rectified ? (sum > 0.f ? sum : V8{}) : tanh(sum), n);
+    store_some(site.after + unit, Rectified ? (sum < 0.f ? V8{} : sum) : tanh(sum), n);
   });
 }
 
@@ -107,7 +108,7 @@ inline void ordered_cell(const CellSite& site, Part units, float* masters) {
     const V8 overlap = master_in * master_forget;
     const V8 write = sigmoid(gate(2)) * overlap + (master_in - overlap);
     const V8 keep = sigmoid(gate(3)) * overlap + (master_forget - overlap);
-    const V8 cell = keep * load_some(site.cell + unit, n) + write * tanh(gate(1));
+    const V8 cell = keep * load_some(site.cell_before + unit, n) + write * tanh(gate(1));
     store_some(site.cell + unit, cell, n);
     store_some(site.after + unit, sigmoid(gate(0)) * tanh(cell), n);
   });

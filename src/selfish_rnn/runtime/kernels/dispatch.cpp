@@ -1,4 +1,5 @@
 // Chooses the int8 kernels for the processor at hand, and offers them to the outside.
+#include "api_functions.hpp"
 #include "int8_kernels.hpp"
 #include "windows_checking.hpp"
 
@@ -59,17 +60,20 @@ const Int8Kernels& chosen() {
 }
 
 WindowsPacking packing(const Int8Weights& weights) {
-  return WindowsPacking(weights, chosen().height, chosen().planes_for(weights));
+  return WindowsPacking(weights, chosen().step.rules.height, chosen().step.rules.planes_for(weights));
 }
 
 }  // namespace
+
+const StepKernels& step_kernels() { return chosen().step; }
 
 extern "C" {
 
 int64_t selfish_windows_bytes(const Int8Weights* weights) { return packing(*weights).header().bytes; }
 void selfish_windows_build(const Int8Weights* weights, char* memory) { packing(*weights).build(memory); }
 int64_t selfish_windows_valid(const void* windows, int64_t bytes) {
-  return WindowsChecking{static_cast<const char*>(windows), {}}.valid(bytes, chosen().height, chosen().has_planes);
+  return WindowsChecking{static_cast<const char*>(windows), {}}.valid(bytes, chosen().step.rules.height,
+                                                                      chosen().has_planes);
 }
 void selfish_windows_weights(const void* windows, int64_t* first, uint16_t* column, int8_t* value, float* scale) {
   windows_weights(Windows(windows), first, column, value, scale);
@@ -83,11 +87,6 @@ void selfish_int8_lookup(const void* windows, const int64_t* tokens, int64_t n, 
   for (int64_t at = 0; at < n; ++at) matrix.lookup(tokens[at], y + at * matrix.columns());
 }
 void selfish_int8_layer(const Int8Layer* layer) { chosen().layer(layer); }
-void selfish_int8_step(const Program* program) { chosen().step(program); }
-int64_t selfish_choose(const float* scores, int64_t words, double temperature, int64_t top, int64_t forbidden,
-                       double number) {
-  return chosen().choose(scores, words, temperature, top, forbidden, number);
-}
 
 int64_t selfish_int8_target() { return int8_target; }
 int64_t selfish_int8_target_runs(int64_t wanted) { return runs(wanted); }

@@ -1,2 +1,2 @@
 #define SELFISH_TARGET int8_avx2
-#include "int8_kernels.hpp"
+#include "int8_target.hpp"

@@ -120,6 +120,11 @@ struct Weights {
   }
 };
 #endif
+SELFISH_INLINE __m256i four(const uint8_t* x) {
+  int32_t found;
+  std::memcpy(&found, x, sizeof found);
+  return _mm256_set1_epi32(found);
+}
 SELFISH_INLINE Sums none() { return _mm256_setzero_si256(); }
 SELFISH_INLINE Sums both(Sums a, Sums b) { return _mm256_add_epi32(a, b); }
 SELFISH_INLINE void put(int32_t* to, Sums sum) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), sum); }
@@ -160,6 +165,11 @@ struct Weights {
     return sum;
   }
 };
+SELFISH_INLINE Looked four(const uint8_t* x) {
+  Looked found;
+  for (int at = 0; at < 4 * kHeight; ++at) found[at] = static_cast<int8_t>(x[at % 4]);
+  return found;
+}
 SELFISH_INLINE Sums none() { return Sums{}; }
 SELFISH_INLINE Sums both(const Sums& a, const Sums& b) { return a + b; }
 SELFISH_INLINE void put(int32_t* to, const Sums& sum) { std::memcpy(to, &sum, sizeof sum); }

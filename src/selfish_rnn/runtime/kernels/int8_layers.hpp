@@ -1,19 +1,11 @@
-// A whole recurrent layer over a window, and the program for the next word, with int8 matrices.
+// A whole recurrent layer over a window with int8 matrices.
 #pragma once
 
+#include "cells.hpp"
 #include "int8_products.hpp"
-#include "step.hpp"
 
 namespace selfish {
 namespace SELFISH_TARGET {
-
-struct Int8Matrices {
-  static void multiply(const Operation& operation, const float* x, float* y, const Team& team) {
-    SELFISH_TARGET::multiply(Windows(operation.matrix), x, operation.count, operation.bias, y, team,
-                             static_cast<float>(operation.factor));
-  }
-  static void lookup(const Operation& operation, int64_t row, float* y) { Windows(operation.matrix).lookup(row, y); }
-};
 
 template <class Cell>
 inline void layer(const Int8Layer& layer, Cell cell) {
@@ -34,7 +26,7 @@ inline void layer(const Int8Layer& layer, Cell cell) {
       for (int64_t n = 0; n < layer.batch; ++n) {
         const float* sums = layer.input_sums + (step % layer.ahead * layer.batch + n) * rows;
         float* c = layer.c_last == nullptr ? nullptr : layer.c_last + n * hidden;
-        cell(CellSite{sums, layer.recurrent_sums + n * rows, before + n * hidden, c, after + n * hidden, hidden, 0},
+        cell(CellSite{sums, layer.recurrent_sums + n * rows, before + n * hidden, c, after + n * hidden, c, hidden, 0},
              team.of(hidden));
       }
       team.wait();

@@ -39,7 +39,8 @@ struct Activations {
   float scale;
 };
 
-inline Activations quantise(const float* x, int64_t columns, uint8_t* to) {
+// A scale of zero makes the largest number 127; with a fixed scale larger numbers saturate.
+inline Activations quantise(const float* x, int64_t columns, uint8_t* to, float fixed = 0.f) {
   typedef uint8_t Bytes __attribute__((vector_size(8)));
   constexpr float kLargest = 3.4e38f, kSmallest = 1e-30f;
   const V8 largest = broadcast<V8>(kLargest);
@@ -53,16 +54,19 @@ inline Activations quantise(const float* x, int64_t columns, uint8_t* to) {
   float top = 0;
   bool finite = true;
   for (int lane = 0; lane < 8; ++lane) top = most[lane] > top ? most[lane] : top, finite &= wrong[lane] == 0;
-  const bool zero = !finite || top < kSmallest;
-  const float inverse = zero ? 0.f : 127.f / top;
-  const V8 shift = broadcast<V8>(12582912.f);  // 1.5 * 2^23: adding it rounds to a whole number, in the lowest bits
+  const bool zero = !finite || (fixed == 0.f && top < kSmallest);
+  const float inverse = zero ? 0.f : fixed > 0.f ? 1.f / fixed : 127.f / top;
+  const V8 limit = broadcast<V8>(127.f), shift = broadcast<V8>(12582912.f);  // 1.5 * 2^23: adding it rounds to a whole
+                                                                             // number, in the lowest bits
   for (int64_t at = 0; at < columns; at += 8) {
-    const V8 here = zero ? V8{} : load_some(x + at, columns - at);
-    const I8 whole = (I8)(here * inverse + shift) - 0x4b400000 + kOffset;
+    V8 here = (zero ? V8{} : load_some(x + at, columns - at)) * inverse;
+    here = here > limit ? limit : here < -limit ? -limit : here;
+    const I8 whole = (I8)(here + shift) - 0x4b400000 + kOffset;
     const Bytes bytes = __builtin_convertvector(whole, Bytes);
     std::memcpy(to + at, &bytes, sizeof bytes);
   }
-  return {to, finite ? (zero ? 0.f : top / 127.f) : static_cast<float>(NAN)};
+  const float scale = fixed > 0.f ? fixed : zero ? 0.f : top / 127.f;
+  return {to, finite ? scale : static_cast<float>(NAN)};
 }
 
 // Adds up one group for N vectors.
@@ -174,21 +178,20 @@ inline Part groups_of(const Windows& windows, const Team& team) {
   return {bound(team.thread), team.thread + 1 == team.size ? windows.groups() : bound(team.thread + 1)};
 }
 
-// The share of one thread of y (n x rows) = factor x (n x columns) W^T + bias. Every thread quantises for itself: that
-// is cheaper than to wait for each other.
+// Bytes that one vector of activations takes.
+inline int64_t activation_bytes(int64_t columns) { return (columns + 7) / 8 * 8 + kActivationSlack; }
+
+// The share of one thread of y (n x rows) = x (n x columns) W^T + bias. Every thread quantises for itself, in memory of
+// its own for min(n, 8) vectors: that is cheaper than to wait for each other.
 inline void multiply(const Windows& windows, const float* x, int64_t n, const float* bias, float* y, const Team& team,
-                     float factor = 1.f) {
-  static thread_local std::vector<uint8_t> memory;
-  const int64_t columns = windows.columns(), stride = (columns + 7) / 8 * 8 + kActivationSlack;
-  if (static_cast<int64_t>(memory.size()) < kMostVectors * stride) memory.resize(kMostVectors * stride);
+                     uint8_t* memory, float fixed = 0.f) {
+  const int64_t columns = windows.columns(), stride = activation_bytes(columns);
   const Part groups = groups_of(windows, team);
   for (int64_t from = 0; from < n; from += kMostVectors) {
     const int here = static_cast<int>(std::min<int64_t>(kMostVectors, n - from));
     Activations vectors[kMostVectors] = {};
-    for (int at = 0; at < here; ++at) {
-      vectors[at] = quantise(x + (from + at) * columns, columns, memory.data() + at * stride);
-      vectors[at].scale *= factor;
-    }
+    for (int at = 0; at < here; ++at)
+      vectors[at] = quantise(x + (from + at) * columns, columns, memory + at * stride, fixed);
     float* to = y + from * windows.rows();
     for (int at = here; at < kMostVectors; ++at) vectors[at] = vectors[0];
     switch (windows.planes()) {
@@ -198,6 +201,14 @@ inline void multiply(const Windows& windows, const float* x, int64_t n, const fl
       default: multiply_groups<kHasBits ? kBits : 0>(here, windows, vectors, bias, to, groups);
     }
   }
+}
+
+// The same in memory of the calling thread, for batches.
+inline void multiply(const Windows& windows, const float* x, int64_t n, const float* bias, float* y, const Team& team) {
+  static thread_local std::vector<uint8_t> memory;
+  const int64_t needed = std::min<int64_t>(n, kMostVectors) * activation_bytes(windows.columns());
+  if (static_cast<int64_t>(memory.size()) < needed) memory.resize(needed);
+  multiply(windows, x, n, bias, y, team, memory.data());
 }
 
 }  // namespace SELFISH_TARGET

@@ -1,15 +1,14 @@
 // As much JSON as an exported file needs: read, never written.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace selfish {
-namespace SELFISH_TARGET {
 
 struct Json {
   enum Kind { kNull, kNumber, kString, kArray, kObject } kind = kNull;
@@ -34,18 +33,18 @@ struct Json {
   }
   const Json& at(const std::string& name, Kind wanted) const {
     const Json* found = find(name);
-    if (found == nullptr || found->kind != wanted) throw std::runtime_error("the file has no " + name);
+    if (found == nullptr || found->kind != wanted) throw std::runtime_error("has no " + name);
     return *found;
   }
   int64_t whole() const {
     if (kind != kNumber || !(number >= -1 && number <= 9e15) ||
         number != static_cast<double>(static_cast<int64_t>(number)))
-      throw std::runtime_error("a number of the file is none that is possible there");
+      throw std::runtime_error("has a number that is out of range");
     return static_cast<int64_t>(number);
   }
 
  private:
-  [[noreturn]] static void wrong() { throw std::runtime_error("the file is damaged: its description is not JSON"); }
+  [[noreturn]] static void wrong() { throw std::runtime_error("is damaged: its description is not JSON"); }
 
   static void space(const std::string& from, size_t& at) {
     while (at < from.size() && (from[at] == ' ' || from[at] == '\n' || from[at] == '\t' || from[at] == '\r')) ++at;
@@ -76,12 +75,38 @@ struct Json {
       }
     }
     if (from.compare(at, 4, "null") == 0) return at += 4, made;
-    char* end = nullptr;
     made.kind = kNumber;
-    made.number = std::strtod(from.c_str() + at, &end);
-    if (end == from.c_str() + at) wrong();
-    at = static_cast<size_t>(end - from.c_str());
+    made.number = number_at(from, at);
     return made;
+  }
+
+  static bool digit_at(const std::string& from, size_t at) {
+    return at < from.size() && from[at] >= '0' && from[at] <= '9';
+  }
+
+  // Unlike strtod, which follows the user's language in what a decimal point is. Exact for the nine digits that a float
+  // takes.
+  static double number_at(const std::string& from, size_t& at) {
+    const bool negative = from[at] == '-';
+    if (negative) ++at;
+    if (!digit_at(from, at)) wrong();
+    double found = 0;
+    int64_t power = 0, written = 0;
+    for (; digit_at(from, at); ++at) found = 10 * found + (from[at] - '0');
+    if (at < from.size() && from[at] == '.')
+      for (++at; digit_at(from, at); ++at, --power) found = 10 * found + (from[at] - '0');
+    if (at < from.size() && (from[at] == 'e' || from[at] == 'E')) {
+      ++at;
+      const bool down = at < from.size() && from[at] == '-';
+      if (at < from.size() && (from[at] == '-' || from[at] == '+')) ++at;
+      if (!digit_at(from, at)) wrong();
+      for (; digit_at(from, at); ++at) written = std::min<int64_t>(1000, 10 * written + (from[at] - '0'));
+      power += down ? -written : written;
+    }
+    double scale = 1;
+    for (int64_t left = std::min<int64_t>(power < 0 ? -power : power, 400); left > 0; --left) scale *= 10;
+    found = power < 0 ? found / scale : found * scale;
+    return negative ? -found : found;
   }
 
   static void expect(const std::string& from, size_t& at, char wanted) {
@@ -154,5 +179,4 @@ struct Json {
   }
 };
 
-}  // namespace SELFISH_TARGET
 }  // namespace selfish

@@ -1,13 +1,13 @@
 // SHA-256 (FIPS 180-4), which every exported file carries of its content.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <string>
 
 namespace selfish {
-namespace SELFISH_TARGET {
 
 class Sha256 {
  public:
@@ -82,5 +82,4 @@ class Sha256 {
   }
 };
 
-}  // namespace SELFISH_TARGET
 }  // namespace selfish

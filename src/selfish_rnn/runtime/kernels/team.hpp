@@ -20,7 +20,11 @@ struct Team {
 
 #ifdef _OPENMP
   Team() : thread(omp_get_thread_num()), size(omp_get_num_threads()) {}
+#else
+  Team() = default;
 #endif
+  Team(int64_t thread_, int64_t size_) : thread(thread_), size(size_) {}
+  static Team alone() { return {0, 1}; }
 
   // So much of the numbers from 0 on, in pieces of at least 16: no two threads write to one cache line.
   Part of(int64_t count) const {

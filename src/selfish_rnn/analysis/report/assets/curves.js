@@ -1,16 +1,16 @@
-/* The chart of the curves: what is drawn, what is switched off, what is pointed at. */
+/* The chart of the curves. */
 const state = { measure: "valid", axis: "epoch", mean: true, hidden: new Set(), at: null, part: 0 };
 const seeds = data.groups.map((_, group) => data.runs.filter((run) => run.group === group));
 const severalSeeds = seeds.some((runs) => runs.length > 1);
 state.mean = severalSeeds;
 
-/* The first epochs are far above the rest, and would press it together. */
+/* The first epochs are far above the others, and would compress them. */
 const PARTS = [[0.2, "without the first fifth"], [0, "all epochs"], [0.5, "the second half"]];
 const shortest = Math.min(...data.runs.map((run) => run.epoch.length));
 state.part = shortest >= 10 ? 0.2 : 0;
 const skipped = () => Math.floor(state.part * shortest);
 
-/* What is drawn: a line per group (mean over the seeds that got there, from lowest to highest) or per run. */
+/* Lines to draw: one per group (mean, lowest and highest of its seeds) or one per run. */
 function lines() {
   if (!state.mean) {
     return data.runs.map((run) => ({
@@ -20,14 +20,14 @@ function lines() {
   }
   return data.groups.map((label, group) => {
     const runs = seeds[group];
-    const longest = runs.reduce((one, other) => (other.epoch.length > one.epoch.length ? other : one));
+    const longest = runs.reduce((first, second) => (second.epoch.length > first.epoch.length ? second : first));
     const at = (key) => longest.epoch.map((_, index) => runs.map((run) => run[key][index]).filter((value) => Number.isFinite(value)));
     const average = (values) => (values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null);
-    const found = at(state.measure);
+    const values = at(state.measure);
     return {
-      key: "group " + group, label, group, x: at(state.axis).map(average), y: found.map(average), epochs: longest.epoch,
-      low: found.map((values) => (values.length ? Math.min(...values) : null)),
-      high: found.map((values) => (values.length ? Math.max(...values) : null)),
+      key: "group " + group, label, group, x: at(state.axis).map(average), y: values.map(average), epochs: longest.epoch,
+      low: values.map((seeds) => (seeds.length ? Math.min(...seeds) : null)),
+      high: values.map((seeds) => (seeds.length ? Math.max(...seeds) : null)),
       starts: runs.flatMap((run) => run.averaging), many: runs.length > 1,
     };
   });
@@ -39,12 +39,19 @@ function later(line) {
   return { ...line, x: cut(line.x), y: cut(line.y), low: cut(line.low), high: cut(line.high), epochs: cut(line.epochs) };
 }
 
+/* Perplexities of word frequencies alone: for one run unless far above the curve, for several if among the curves. */
+function unigrams(measure, highest) {
+  const most = data.runs.length === 1 ? 5 * highest : highest;
+  const values = measure.key === "valid" || measure.key === "train" ? data.runs.map((run) => run.unigram) : [];
+  return [...new Set(values)].filter((value) => Number.isFinite(value) && value < most);
+}
+
 const chart = byId("chart");
 const tip = make("div", { class: "tip", hidden: "" });
 let points = null;
 
 function draw() {
-  const measure = data.measures.find((one) => one.key === state.measure);
+  const measure = data.measures.find((entry) => entry.key === state.measure);
   const width = Math.max(280, Math.min(1080, chart.clientWidth));
   const height = Math.round(Math.max(240, Math.min(420, width * 0.5)));
   const box = { left: 52, right: width - 12, top: 26, bottom: height - 42 };
@@ -59,7 +66,8 @@ function draw() {
     chart.replaceChildren(svg, tip);
     return;
   }
-  let [low, high] = [Math.min(...ys), Math.max(...ys)];
+  const unigram = unigrams(measure, Math.max(...ys));
+  let [low, high] = [Math.min(...ys, ...unigram), Math.max(...ys, ...unigram)];
   const log = measure.log && low > 0;
   if (low === high) [low, high] = [low - (Math.abs(low) || 1) / 2, high + (Math.abs(high) || 1) / 2];
   const room = log ? (high / low) ** 0.04 : (high - low) * 0.05;
@@ -76,12 +84,16 @@ function draw() {
     svg.append(shape("line", { class: "grid", x1: x(value), x2: x(value), y1: box.bottom, y2: box.bottom + 4 }));
     svg.append(shape("text", { x: x(value), y: box.bottom + 18, "text-anchor": "middle" }, show(value)));
   }
-  svg.append(shape("text", { x: 2, y: 12 }, measure.label));
+  svg.append(shape("text", { x: 2, y: 12 }, measure.label + (log ? " (logarithmic)" : "")));
   svg.append(shape("text", { x: (box.left + box.right) / 2, y: height - 6, "text-anchor": "middle" },
     state.axis === "epoch" ? "epoch" : "minutes of training"));
   if (state.axis === "epoch") {
     for (const epoch of new Set(data.runs.flatMap((run) => run.restarts.filter((restart) => restart >= first))))
       svg.append(shape("line", { class: "restart", x1: x(epoch), x2: x(epoch), y1: box.top, y2: box.bottom }));
+  }
+  for (const value of unigram) {
+    svg.append(shape("line", { class: "unigram", x1: box.left, x2: box.right, y1: y(value), y2: y(value) }));
+    svg.append(shape("text", { x: box.right, y: y(value) - 5, "text-anchor": "end" }, "word frequencies alone: " + show(value)));
   }
   for (const line of shown) {
     const group = shape("g", { class: colour(line.group), "data-line": line.key });
@@ -120,7 +132,7 @@ function draw() {
   });
 }
 
-/* Show the values of every curve at the place with this index. */
+/* Show the value of every curve at an index. */
 function read(index) {
   state.at = index;
   if (!points) return;
@@ -128,16 +140,16 @@ function read(index) {
   cursor.replaceChildren();
   tip.hidden = index === null;
   if (index === null) return;
-  const found = shown.filter((line) => Number.isFinite(line.y[index])).sort((one, other) => one.y[index] - other.y[index]);
-  if (!found.length) { tip.hidden = true; return; }
-  const at = x(found[0].x[index]);
+  const lines = shown.filter((line) => Number.isFinite(line.y[index])).sort((first, second) => first.y[index] - second.y[index]);
+  if (!lines.length) { tip.hidden = true; return; }
+  const at = x(lines[0].x[index]);
   cursor.append(shape("line", { class: "cursor", x1: at, x2: at, y1: box.top, y2: box.bottom }));
-  for (const line of found)
+  for (const line of lines)
     cursor.append(shape("circle", { class: "dot " + colour(line.group), cx: x(line.x[index]), cy: y(line.y[index]), r: 3.5 }));
-  const rows = found.slice(0, 12).map((line) => make("div", {},
+  const rows = lines.slice(0, 12).map((line) => make("div", {},
     make("span", {}, make("i", { class: "swatch " + colour(line.group) }), line.label), make("b", {}, show(line.y[index]))));
-  if (found.length > 12) rows.push(make("div", {}, `and ${found.length - 12} more`));
-  tip.replaceChildren(make("div", {}, make("b", {}, `epoch ${found[0].epochs[index]}`)), ...rows);
+  if (lines.length > 12) rows.push(make("div", {}, `and ${lines.length - 12} more`));
+  tip.replaceChildren(make("div", {}, make("b", {}, `epoch ${lines[0].epochs[index]}`)), ...rows);
   const side = at > width / 2 ? "right" : "left";
   const edge = `${((side === "left" ? at : width - at) / width) * 100}%`;
   tip.style.left = side === "left" ? `calc(${edge} + 12px)` : "auto";
@@ -161,7 +173,7 @@ function legend() {
 
 function controls() {
   const parts = [
-    choice("measure", "Show", data.measures.map((one) => [one.key, one.label]), state.measure, (value) => { state.measure = value; draw(); }),
+    choice("measure", "Show", data.measures.map((entry) => [entry.key, entry.label]), state.measure, (value) => { state.measure = value; draw(); }),
     choice("axis", "by", [["epoch", "epoch"], ["minutes", "minutes of training"]], state.axis, (value) => { state.axis = value; draw(); }),
     choice("part", "for", PARTS, state.part, (value) => { state.part = Number(value); draw(); }),
   ];

@@ -1,10 +1,10 @@
-/* Elements, scales and their round numbers; the files of this folder are joined into one script. */
+/* Elements, scales and ticks. The files of this folder are joined into one script. */
 const data = JSON.parse(document.getElementById("data").textContent);
 const COLOURS = 8;
 const DASHES = ["", "7 4", "2 3", "9 3 2 3"];
 const byId = (id) => document.getElementById(id);
 
-/* Elements; text is always set as text, never as markup. */
+/* Elements. Text is never interpreted as markup. */
 const SVG = "http://www.w3.org/2000/svg";
 function make(name, attributes = {}, ...children) {
   const element = document.createElement(name);
@@ -21,25 +21,25 @@ function shape(name, attributes = {}, ...children) {
 const colour = (index) => "c" + (index % COLOURS);
 const dashes = (index) => DASHES[Math.floor(index / COLOURS) % DASHES.length];
 
-/* Scales and their round numbers. */
+/* Scales and ticks. */
 function scale(low, high, from, to, log) {
   const forward = log ? Math.log : (value) => value;
   const [a, b] = [forward(low), forward(high)];
   return (value) => from + ((forward(value) - a) / (b - a || 1)) * (to - from);
 }
-function ticks(low, high, wanted) {
-  const rough = (high - low) / wanted || 1;
+function ticks(low, high, count) {
+  const rough = (high - low) / count || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
-  const found = [];
-  for (let value = Math.ceil(low / step) * step; value <= high + step / 1e6; value += step) found.push(+value.toPrecision(12));
-  return found;
+  const values = [];
+  for (let value = Math.ceil(low / step) * step; value <= high + step / 1e6; value += step) values.push(+value.toPrecision(12));
+  return values;
 }
-function logTicks(low, high, wanted) {
-  const found = [];
+function logTicks(low, high, count) {
+  const values = [];
   for (let power = 10 ** Math.floor(Math.log10(low)); power <= high; power *= 10)
-    for (const factor of [1, 1.5, 2, 3, 5, 7]) if (factor * power >= low && factor * power <= high) found.push(+(factor * power).toPrecision(6));
-  return found.length < 3 ? ticks(low, high, wanted) : found;
+    for (const factor of [1, 1.5, 2, 3, 5, 7]) if (factor * power >= low && factor * power <= high) values.push(+(factor * power).toPrecision(6));
+  return values.length < 3 ? ticks(low, high, count) : values;
 }
 function show(value) {
   if (value === 0 || (Math.abs(value) >= 0.001 && Math.abs(value) < 1e6)) return String(+value.toPrecision(4));

@@ -1,17 +1,17 @@
-/* Tables that sort, and the start of everything. */
+/* Sortable tables, and start of the page. */
 function sortable(table) {
   const headings = [...table.tHead.rows[0].cells];
   headings.forEach((heading, column) => {
     heading.querySelector("button").addEventListener("click", () => {
       const up = heading.getAttribute("aria-sort") !== "ascending";
-      for (const other of headings) other.removeAttribute("aria-sort");
+      for (const cell of headings) cell.removeAttribute("aria-sort");
       heading.setAttribute("aria-sort", up ? "ascending" : "descending");
       const body = table.tBodies[0];
       const key = (row) => row.cells[column].dataset.value;
-      const order = [...body.rows].sort((one, other) => {
-        const [a, b] = [key(one), key(other)];
+      const order = [...body.rows].sort((first, second) => {
+        const [a, b] = [key(first), key(second)];
         if (a === undefined && b === undefined) {
-          const text = one.cells[column].textContent.localeCompare(other.cells[column].textContent, "en", { numeric: true });
+          const text = first.cells[column].textContent.localeCompare(second.cells[column].textContent, "en", { numeric: true });
           return up ? text : -text;
         }
         if (a === undefined || b === undefined) return a === undefined ? 1 : -1;
