@@ -179,7 +179,7 @@ def train(sparsity: float, data: tuple[Tensor, Tensor], epochs: int, batch: int 
     sparsifier = None
     if sparsity:
         sparsifier = selfish_rnn.Sparsifier(model, sparsity=sparsity, include=["gru"], rewirings=epochs)
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=8e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs, 1e-4)
     bands, ideal = data
     for _ in range(epochs):

@@ -14,12 +14,12 @@ __version__ = "0.1.0"
 OLDEST_TORCH = (2, 4)
 
 
-def _refuse_old_torch(found: str) -> None:
+def _refuse_old_torch(version: str) -> None:
     """A torch that is too old would fail somewhere in the middle; here it is said at the door."""
-    numbers = tuple(int(part) if part.isdigit() else 0 for part in found.split(".")[:2])
+    numbers = tuple(int(part) if part.isdigit() else 0 for part in version.split(".")[:2])
     if numbers < OLDEST_TORCH:
-        wanted = ".".join(map(str, OLDEST_TORCH))
-        raise ImportError(f"selfish-rnn needs torch {wanted} or newer, and this is {found}: pip install -U torch")
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        raise ImportError(f"selfish-rnn needs torch {oldest} or newer, and this is {version}: pip install -U torch")
 
 
 # A build of torch without metadata passes; whether there is none at all is said when it is imported.
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     )
     from selfish_rnn.errors import UserError
     from selfish_rnn.optim import NTASGD, SNTASGD, AveragedSGD
+    from selfish_rnn.runs.experiments import train_experiment
     from selfish_rnn.runs.export import load_model
     from selfish_rnn.runtime import calibrate, load_stream, register_step, stream
     from selfish_rnn.sparsifier import SparseTraining, Sparsifier
@@ -79,7 +80,8 @@ __all__ = [
     "Pruning", "Redistribution", "Removal", "Schedule", "SparseTraining", "Sparsifier", "UserError", "blend_",
     "calibrate", "deferred_init", "flops", "gate_densities", "is_matrix", "load_model", "load_packed", "load_stream",
     "pack", "quantize", "register", "register_cell", "register_method", "register_packed", "register_step",
-    "save_packed", "shrink", "stream", "topology_distance", "unpack",
+    "save_packed", "shrink", "stream", "topology_distance", "train_experiment",
+    "unpack",
 ]  # fmt: skip
 
 _HOMES = {
@@ -92,6 +94,7 @@ _HOMES = {
     ),
     "errors": ("UserError",),
     "optim": ("NTASGD", "SNTASGD", "AveragedSGD"),
+    "runs.experiments": ("train_experiment",),
     "runs.export": ("load_model",),
     "runtime": ("calibrate", "load_stream", "register_step", "stream"),
     "sparsifier": ("SparseTraining", "Sparsifier"),

@@ -34,6 +34,7 @@ COMMANDS = (
     "flops",
     "bench",
     "reproduce",
+    "compare",
 )
 
 

@@ -217,6 +217,12 @@ def test_token_ids() -> None:
         assert len(stream.layers) == 3  # the tied matrix is one
 
 
+def test_inference_mode_makes_no_difference() -> None:
+    model, sequence = nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5), nn.LayerNorm(5)), torch.randn(6, 1, 4)
+    with torch.inference_mode():
+        assert_streams(model, sequence.clone())
+
+
 # Registered cells: minGRU and minLSTM (Feng et al. 2024), which scan over time
 
 

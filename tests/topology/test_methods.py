@@ -31,7 +31,8 @@ pytestmark = pytest.mark.usefixtures("tables_as_before")
 
 
 def test_the_table_has_the_methods_by_name() -> None:
-    assert [*METHODS] == ["selfish", "set", "dsr", "snfs", "rigl", "gmp", "static", "static-er", "dense"]
+    compared = ["selfish", "set", "dsr", "snfs", "rigl", "gmp", "static", "static-er", "dense"]
+    assert [*METHODS] == [*compared, "chts", "chtss", "srigl", "granet", "mest", "gse"]
     assert METHODS["selfish"] is SELFISH
     assert SELFISH.part_names() == {
         "allocation": "uniform",
@@ -46,10 +47,14 @@ def test_the_table_has_the_methods_by_name() -> None:
 @pytest.mark.parametrize("method", METHODS.values(), ids=lambda method: method.name)
 def test_what_a_method_does_is_what_its_parts_say(method: Method) -> None:
     kinds = {"rewires": method.rewires, "prunes": method.prunes, "stays dense": method.stays_dense}
-    expected = {"gmp": "prunes", "dense": "stays dense", "static": "", "static-er": ""}.get(method.name, "rewires")
-    assert [kind for kind, is_so in kinds.items() if is_so] == ([expected] if expected else [])
-    assert method.signal == {"rigl": "gradient", "snfs": "momentum"}.get(method.name)
-    assert method.sparse_backward == (method.name not in ("rigl", "snfs", "gmp", "dense"))
+    expected: dict[str, list[str]] = {
+        **{"gmp": ["prunes"], "dense": ["stays dense"], "static": [], "static-er": []},
+        **{"granet": ["rewires", "prunes"], "chtss": ["rewires", "prunes"]},
+    }
+    assert [kind for kind, is_so in kinds.items() if is_so] == expected.get(method.name, ["rewires"])
+    signals = {"rigl": "gradient", "snfs": "momentum", "srigl": "gradient", "granet": "gradient"}
+    assert method.signal == {**signals, "gse": "sampled-gradient"}.get(method.name)
+    assert method.sparse_backward == (method.name not in (*signals, "gmp", "dense"))
     assert method.first_state() == ({"removal": 1e-3} if method is DSR else {})
 
 

@@ -21,7 +21,7 @@ from selfish_rnn.topology.removal import (
 )
 
 MAGNITUDE = REMOVALS["magnitude"]
-ANY_POOL = [part for part in REMOVALS.values() if part.pools is None]
+ANY_POOL = [REMOVALS["magnitude"], REMOVALS["signed"]]
 
 some_values = st.builds(
     lambda count, seed, ties: weights_for(

@@ -167,7 +167,7 @@ def _planned_densities(experiment: Experiment, vocabulary: int, train_tokens: in
 def _dense_share(experiment: Experiment, train_tokens: int) -> float:
     """The share of updates at which the gradient of all positions is computed."""
     method = experiment.method.build()
-    if method.signal is None:
+    if method.signal is None or not method.signal.dense:
         return 0.0
     if method.signal.kept_by_optimizer and OPTIMIZERS[experiment.optimizer.name].momentum:
         return 1.0

@@ -25,9 +25,10 @@ from selfish_rnn.bench.rivals import computes_in
 from selfish_rnn.bench.workloads import SEED, Workload
 from selfish_rnn.engine import library
 from selfish_rnn.engine.packed_weight import packed_weights
+from selfish_rnn.engine.precision import bfloat16_target
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import clear_write_errors
-from selfish_rnn.system import keep_freed_memory, machine
+from selfish_rnn.system import machine, retain_freed_memory
 from selfish_rnn.text import duration, say
 
 BUSY = 0.1
@@ -43,7 +44,7 @@ def bench(console: Console, options: BenchOptions, command: str) -> bool:
     Returns whether it came to its end: Ctrl-C stops it, and what was measured until then is kept.
     """
     if options.keep_memory:
-        keep_freed_memory()
+        retain_freed_memory()
     if options.threads is not None:
         torch.set_num_threads(options.threads)
     path, start = options.out / "bench.json", time.monotonic()
@@ -253,7 +254,9 @@ def _why_not(engine: str) -> str | None:
     """What keeps an engine from being measured here."""
     if ENGINES[engine].kernels and not library.available():
         return "its kernels were not built when selfish-rnn was installed, which takes a C++ compiler (g++ or clang++)"
-    if engine == "bfloat16":
+    if ENGINES[engine].precision == "bfloat16" and bfloat16_target() != "avx512_bf16":
+        return "the processor has no AVX512_BF16"
+    if engine in ("bfloat16", "bfloat16-hand"):
         if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
             return "torch has no bfloat16 arithmetic on this processor"
         if not computes_in(torch.bfloat16):

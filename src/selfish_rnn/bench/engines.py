@@ -23,8 +23,9 @@ class Engine:
 
     ``kinds`` are the measurements it takes part in, ``baseline_of`` those in which it is the baseline if it is the
     fastest of such. ``networks`` are the networks it can run (empty: all), ``packages`` what must be installed for it.
-    ``kernels`` says that it takes the kernels of this package. ``tolerance`` is how far its results may be from those
-    of dense float32 torch, as a fraction. The figure shows the baseline and those that have a ``colour``.
+    ``kernels`` says that it takes the kernels of this package, ``precision`` that of their products. ``tolerance`` is
+    how far its results may be from those of dense float32 torch, as a fraction. The figure shows the baseline and those
+    that have a ``colour``.
     """
 
     label: str
@@ -34,6 +35,7 @@ class Engine:
     packages: tuple[str, ...] = ()
     tolerance: float = 1e-3
     kernels: bool = False
+    precision: str = "float32"
     colour: str | None = None
     marker: str = "o"
 
@@ -68,6 +70,7 @@ ENGINES: dict[str, Engine] = {
     "no-onednn": Engine("dense torch without oneDNN", ("step", "inference"), ("step", "inference")),
     # In training it is no baseline: it makes other steps than float32 does.
     "bfloat16": Engine("dense bfloat16", ("step", "inference"), ("inference",), tolerance=0.05),
+    "bfloat16-hand": Engine("dense bfloat16 by hand", ("step",), networks=("lstm",), tolerance=0.05),
     "float16": _dense_rival("dense float16 (quantize_dynamic)", 0.01),
     "int8": _dense_rival("dense int8 (quantize_dynamic)", 0.2),
     "compiled": _dense_rival("dense torch.compile", 1e-3, networks=(), kinds=_STEPS),
@@ -79,6 +82,9 @@ ENGINES: dict[str, Engine] = {
     "csr": Engine("torch CSR", ("inference", "operators"), networks=("lstm",), colour="#a83279", marker="^"),
     "sparseprop": Engine("SparseProp", ("operators",), packages=("sparseprop",)),
     "packed": Engine("packed", ("step", "inference", "operators", "memory", "width"), kernels=True, colour="#1b6ca8"),
+    "packed-bfloat16": Engine(
+        "packed bfloat16", ("step", "memory"), tolerance=0.05, kernels=True, precision="bfloat16", colour="#0b3d66"
+    ),
     "packed-call": Engine("packed, one call", ("inference",), kernels=True, colour="#5aa9d6", marker="D"),
     "packed-int8": Engine(
         "packed int8, one call", ("inference",), tolerance=0.2, kernels=True, colour="#2a9d4a", marker="v"

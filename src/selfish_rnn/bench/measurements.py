@@ -19,7 +19,7 @@ import torch
 from selfish_rnn.bench.engines import ENGINES
 from selfish_rnn.bench.options import read
 from selfish_rnn.bench.workloads import Workload
-from selfish_rnn.system import give_back_freed_memory, peak_memory
+from selfish_rnn.system import peak_memory, trim_memory
 
 STEPS = 3
 """Enough that optimizers have their state, and that memory is reused as it will be ever after."""
@@ -53,7 +53,7 @@ def main(task: dict[str, Any]) -> None:
     step = workload.training_step(engine, workload.dense_model() if engine == "dense" else None)
     building = _peak()
     gc.collect()
-    give_back_freed_memory()
+    trim_memory()
     with contextlib.suppress(OSError):  # only Linux sets the mark to what is resident now
         Path("/proc/self/clear_refs").write_text("5")
     for _ in range(STEPS):

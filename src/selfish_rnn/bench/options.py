@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, get_args
 import typer
 
 from selfish_rnn.bench.engines import ENGINES
-from selfish_rnn.errors import UserError, shown
+from selfish_rnn.errors import UserError, short_repr
 
 Network = Literal["lstm", "gru", "rhn", "on-lstm"]
 Kind = Literal["step", "inference", "operators", "memory", "width", "stream"]
@@ -186,7 +186,7 @@ def read(values: Mapping[str, Any]) -> BenchOptions:
         try:
             checked[name] = parsers[name](value)
         except ValueError as error:
-            raise UserError(f"{flag(name)} {error}, got {shown(value)}") from None
+            raise UserError(f"{flag(name)} {error}, got {short_repr(value)}") from None
     network, streams = checked.get("network", "lstm"), checked.get("what") == ("stream",)
     if network == "gru" and not streams:
         raise UserError("--network gru is for --what stream")

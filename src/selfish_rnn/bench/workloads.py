@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from selfish_rnn.bench.dense_bfloat16 import by_hand
 from selfish_rnn.bench.engines import ENGINES
 from selfish_rnn.bench.options import BenchOptions
 from selfish_rnn.bench.rivals import next_word, onednn
@@ -56,10 +57,10 @@ class Workload:
             model = self.dense_model()
         sparsifier = Sparsifier(model, sparsity=self.sparsity, method="static", min_side=1, rescale=False, seed=SEED)
         if packed:
-            pack(model)
+            pack(model, precision=ENGINES[engine].precision)
         elif engine != "masked":
             sparsifier.detach()
-        return model
+        return by_hand(model) if engine == "bfloat16-hand" else model
 
     def positions(self) -> int:
         """How many positions all matrices have."""

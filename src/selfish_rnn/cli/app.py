@@ -8,6 +8,7 @@ import typer
 
 from selfish_rnn import __version__
 from selfish_rnn.cli.analysis import bench, flops, report
+from selfish_rnn.cli.compare import compare
 from selfish_rnn.cli.console import StoppedError, UsageError, output, show_error, usage_message
 from selfish_rnn.cli.experiments import methods, presets, show
 from selfish_rnn.cli.help import Command, Commands
@@ -15,7 +16,7 @@ from selfish_rnn.cli.many_runs import sweep
 from selfish_rnn.cli.models import evaluate, export, generate, header
 from selfish_rnn.cli.reproduce import reproduce
 from selfish_rnn.cli.training import SettingsCommand, resume, train
-from selfish_rnn.errors import RankLostError, SaidByFirst, UserError
+from selfish_rnn.errors import RankLostError, ReportedByRankZero, UserError
 
 
 class InterruptibleCommands(Commands):
@@ -61,7 +62,7 @@ PANELS = {
     "Train": (train, resume, sweep, presets, show, methods),
     "Use a trained model": (evaluate, generate, export, header),
     "Analyse and measure": (report, flops, bench),
-    "Reproduce the paper": (reproduce,),
+    "Reproduce the paper": (reproduce, compare),
 }
 """Commands in the groups and the order of --help."""
 
@@ -76,7 +77,7 @@ def main() -> None:
     try:
         code = app(prog_name="selfish-rnn", standalone_mode=False)
         raise SystemExit(code if isinstance(code, int) else 0)
-    except SaidByFirst:
+    except ReportedByRankZero:
         raise SystemExit(2) from None
     except UsageError as error:
         message, code = usage_message(error), 2

@@ -7,9 +7,22 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from selfish_rnn.errors import UserError
+from selfish_rnn.experiment.extensions import request_imports
+
+IMPORT = "--import"
+
 
 class Command(TyperCommand):
-    """Command with our help text."""
+    """Command with our help text, and the option ``--import FILE`` for files that register methods."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        rest, ctx.meta[IMPORT] = without_imports(args)
+        return super().parse_args(ctx, rest)
+
+    def invoke(self, ctx: Any) -> Any:
+        request_imports(ctx.meta[IMPORT])
+        return super().invoke(ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         arguments = (str(parameter.metavar) for parameter in _visible(self, ctx, "argument"))
@@ -36,6 +49,26 @@ class Commands(TyperGroup):
         _write(self, ctx, formatter)
 
 
+def without_imports(args: list[str]) -> tuple[list[str], list[str]]:
+    """Split arguments into the others and the files of ``--import``.
+
+    >>> without_imports(["quickstart", "--import", "mine.py", "seed=2"])
+    (['quickstart', 'seed=2'], ['mine.py'])
+    """
+    rest, files, remaining = [], [], iter(args)
+    for argument in remaining:
+        name, equals, file = argument.partition("=")
+        if name != IMPORT:
+            rest.append(argument)
+        elif equals:
+            files.append(file)
+        elif (following := next(remaining, None)) is not None:
+            files.append(following)
+        else:
+            raise UserError(f"{IMPORT} needs a Python file")
+    return rest, files
+
+
 def _visible(command: Any, ctx: Any, kind: str) -> Iterable[Any]:
     return (
         parameter
@@ -54,6 +87,8 @@ def _write(command: Any, ctx: Any, formatter: Any) -> None:
         default = "" if flag or not option.show_default or option.default in (None, "") else option.default
         suffix = f"  [default: {default}]" if default != "" else ""
         options.append((names if flag else f"{names} {option.metavar}", f"{option.help or ''}{suffix}"))
+    if isinstance(command, Command):
+        options.append((f"{IMPORT} FILE", "Python file that registers your own methods."))
     for title, rows in (("Arguments", arguments), ("Options", options)):
         if rows:
             with formatter.section(title):

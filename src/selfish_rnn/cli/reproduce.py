@@ -79,7 +79,7 @@ def reproduce(
     size = scale_named(scale)
     stored = Results(results, size.name)
     texts = tuple(only.split(",")) if only else ()
-    request = _Request(console, size, stored, runs, jobs, ray, _numbers(seeds), texts, seconds or size.budget)
+    request = _Request(console, size, stored, runs, jobs, ray, numbers(seeds), texts, seconds or size.budget)
     if render:
         _render(console, results)
     elif adopt:
@@ -138,7 +138,8 @@ class _Request:
         )
 
 
-def _numbers(seeds: str | None) -> tuple[int, ...]:
+def numbers(seeds: str | None) -> tuple[int, ...]:
+    """Return the seeds of an option."""
     try:
         return tuple(int(seed) for seed in seeds.split(",")) if seeds else ()
     except ValueError:

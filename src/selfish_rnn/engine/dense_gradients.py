@@ -94,3 +94,39 @@ def dense_gradient(weight: PackedWeight) -> Tensor:
             product = gradient.reshape(-1, weight.shape[0]).t() @ x.reshape(-1, weight.shape[1])
             total.addcmul_(product, dropped.view(weight.shape))
     return total
+
+
+def gradient_at(weight: PackedWeight, positions: Tensor) -> Tensor:
+    """Return the gradient at some positions of a matrix, over the passes since collecting started.
+
+    Time and memory go with the number of positions. Each use adds, for row r and column c,
+
+        sum over t of gradient[t, r] x[t, c]
+    """
+    rows, columns = positions // weight.shape[1], positions % weight.shape[1]
+    total = torch.zeros(len(positions))
+    for x, gradient, dropped in _collected[weight.index].uses:
+        if x is None:
+            total += gradient[rows, columns]
+            continue
+        if x.is_floating_point():
+            # One row of memory for each unit, so that a position reads two runs of numbers.
+            of_row = gradient.reshape(-1, weight.shape[0]).t().contiguous()
+            of_column = x.reshape(-1, weight.shape[1]).t().contiguous()
+            parts = zip(*(torch.split(each, _POSITIONS_AT_ONCE) for each in (rows, columns)), strict=True)
+            use = torch.cat([(of_row[row] * of_column[column]).sum(1) for row, column in parts])
+        else:
+            use = _of_tokens(x.flatten(), gradient.reshape(-1, weight.shape[1]), rows, columns)
+        total += use if dropped is None else use * dropped.view(weight.shape)[rows, columns]
+    return total
+
+
+_POSITIONS_AT_ONCE = 2**13
+
+
+def _of_tokens(tokens: Tensor, gradient: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Return the gradient of an embedding at some positions: the sum over the tokens that are their row."""
+    present, places = torch.unique(tokens, return_inverse=True)
+    sums = torch.zeros(len(present), gradient.shape[1]).index_add_(0, places, gradient)
+    indices = torch.searchsorted(present, rows).clamp_(max=len(present) - 1)
+    return torch.where(present[indices] == rows, sums[indices, columns], torch.zeros(()))

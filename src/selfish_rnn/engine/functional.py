@@ -16,6 +16,7 @@ from selfish_rnn.engine.int8.quantized_weight import QuantizedWeight
 from selfish_rnn.engine.library import address
 from selfish_rnn.engine.operators.common import call, wants_gradients
 from selfish_rnn.engine.packed_weight import PackedWeight
+from selfish_rnn.engine.precision import precision_of
 
 Weight = PackedWeight | QuantizedWeight
 """A sparse matrix: in single precision, or in int8 and for inference."""
@@ -25,7 +26,8 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
     """``x W^T + bias``."""
     if isinstance(weight, QuantizedWeight):
         return int8.linear(x, weight, bias)
-    result: Tensor = call(operators.linear, x, weight.values, weight.index, bias, weight.shape[0])
+    precision = precision_of(weight.precision, x.numel() // weight.shape[1])
+    result: Tensor = call(operators.linear, x, weight.values, weight.index, bias, weight.shape[0], precision)
     return result
 
 
@@ -50,7 +52,8 @@ def linear_cross_entropy(x: Tensor, weight: Weight, bias: Tensor | None, targets
         bias = x.new_zeros(weight.shape[0])
     gradients = wants_gradients(x, weight.values, bias)
     targets = targets.to(torch.int64)
-    loss: Tensor = operators.cross_entropy(x, weight.values, weight.index, bias, targets, gradients)[0]
+    precision = precision_of(weight.precision, targets.numel())
+    loss: Tensor = operators.cross_entropy(x, weight.values, weight.index, bias, targets, gradients, precision)[0]
     return loss
 
 

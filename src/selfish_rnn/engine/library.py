@@ -135,7 +135,7 @@ def header(index: Tensor) -> Any:
     return structures()["IndexHeader"].from_address(index.data_ptr())
 
 
-def run(function: str, *groups: Mapping[str, Pointed | int | None], **fields: Pointed | int | None) -> None:
+def run(function: str, *groups: Mapping[str, Pointed | int | None], **fields: Pointed | int | None) -> Any:
     """Call a function that takes a structure: ``run("layer_forward", ...)`` fills a ``LayerForward``.
 
     Numbers go into the structure as they are, of tensors and arrays where they lie; what is not given is zero or null.
@@ -151,7 +151,7 @@ def run(function: str, *groups: Mapping[str, Pointed | int | None], **fields: Po
                 numbers[slots[field]] = value.data_ptr()
             elif value is not None:
                 numbers[slots[field]] = value if isinstance(value, int) else ctypes.addressof(value)
-    kernel(packed(*numbers))
+    return kernel(packed(*numbers))
 
 
 @functools.cache

@@ -25,7 +25,7 @@ from selfish_rnn.engine.library import address
 from selfish_rnn.engine.parameters import check_orders, mark_values, plain, read_only, save_once, set_data
 from selfish_rnn.sparsifier.optimizer_state import gather_with_fill, move_state
 from selfish_rnn.sparsifier.weights import SparseWeight
-from selfish_rnn.system import give_back_reused_memory
+from selfish_rnn.system import trim_if_releasing
 from selfish_rnn.topology import ActiveWeights, GateLayout, Rewiring, Topology
 from selfish_rnn.topology.layout import POSITIONS, VALUES, key, read_sparse, sparse_tensors, stored_keys
 
@@ -68,6 +68,9 @@ class PackedWeight(nn.Module, SparseWeight):
         values: of these weights, in that order; zeros by default.
         gate_rows: how many rows each gate of a recurrent matrix has; one gate by default.
     """
+
+    precision: str = "float32"
+    """Precision of its products: "float32", or "bfloat16" for rounded operands and float32 sums."""
 
     shape: tuple[int, int]
 
@@ -345,13 +348,13 @@ class PackedWeight(nn.Module, SparseWeight):
         values = self.values.detach()[places]
         gradients = None if gradient is None else gradient[places]
         del places
-        give_back_reused_memory()
+        trim_if_releasing()
         return ActiveWeights(Topology(self.shape, self.gates, positions), values, gradients, score)
 
     def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer] = ()) -> None:
         # The index is a new one, and the collected gradient is known by the old.
         self.drop_gradient()
-        give_back_reused_memory()  # of choosing what goes and what comes
+        trim_if_releasing()  # of choosing what goes and what comes
         self.change_topology(rewiring.removed_positions, rewiring.grown, optimizers)
 
     def collect_gradient(self) -> None:
@@ -374,6 +377,9 @@ class PackedWeight(nn.Module, SparseWeight):
 
     def collected_gradient(self) -> Tensor:
         return dense_gradients.dense_gradient(self)
+
+    def collected_gradient_at(self, positions: Tensor) -> Tensor:
+        return dense_gradients.gradient_at(self, positions)
 
     # Copies and state
 

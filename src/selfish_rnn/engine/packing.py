@@ -15,7 +15,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from selfish_rnn.engine import library
 from selfish_rnn.engine.int8.quantized_weight import quantized_weights
-from selfish_rnn.engine.packed_weight import PackedWeight
+from selfish_rnn.engine.packed_weight import PackedWeight, packed_weights
+from selfish_rnn.engine.precision import check_precision
 from selfish_rnn.engine.registry import counterpart, holds_packed, obstacle, original, replace_modules
 from selfish_rnn.sparsifier import Sparsifier
 from selfish_rnn.sparsifier.deferred import DeferredWeight, is_deferred, make_deferred
@@ -58,7 +59,7 @@ Maker = Callable[[Sequence[int]], PackedWeight]
 """Makes a packed weight, given how many rows each of its gates has."""
 
 
-def pack(model: Model, *, strict: bool = False) -> Model:
+def pack(model: Model, *, strict: bool = False, precision: str = "float32") -> Model:
     """Store and multiply only the weights that exist; the model is changed in place, and returned.
 
     ::
@@ -77,7 +78,12 @@ def pack(model: Model, *, strict: bool = False) -> Model:
     ``selfish_rnn.engine`` says which and why; with ``strict`` that is an error, and nothing is changed. Other
     precisions than float32 and other devices than the CPU are refused. An optimizer that holds parameters that were
     replaced is refused when it makes a step.
+
+    With ``precision="bfloat16"`` products round their operands to bfloat16 and add in float32; weights, gradients and
+    optimizer state stay float32. That takes a processor with AVX512_BF16: on others a warning says so, and products are
+    float32. Windows of fewer than 32 tokens are computed in float32.
     """
+    check_precision(precision)
     packing = _Packing(model)
     packing.refuse_other_tensors(model)
     left = packing.left(model)
@@ -88,6 +94,8 @@ def pack(model: Model, *, strict: bool = False) -> Model:
     parameters = dict(model.named_parameters())
     packed = packing.run(model)
     packing.replace_weights(packed, make_deferred(packed), model)
+    for weight in packed_weights(packed).values():
+        weight.precision = precision
     mark_replaced(model, parameters, packed)
     return packed
 

@@ -25,7 +25,7 @@ from selfish_rnn.engine.registry import put_quantized
 from selfish_rnn.errors import UserError
 from selfish_rnn.files import load_tensors, save_tensors
 from selfish_rnn.sparsifier.weights import SparseWeight
-from selfish_rnn.system import give_back_reused_memory
+from selfish_rnn.system import trim_if_releasing
 from selfish_rnn.topology import Topology
 from selfish_rnn.topology.layout import (
     SCALES,
@@ -85,7 +85,7 @@ class SavedWeights:
             if weight is not None and weight.count < weight.size:
                 shapes[name] = weight.shape
                 tensors |= sparse_tensors(name, weight.topology, weight.gather(weight.parameter.detach()))
-                give_back_reused_memory()
+                trim_if_releasing()
             elif weight is not None or isinstance(stored, Tensor):
                 tensors[name] = stored.to_dense().detach()
             else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Mapping
 
+from selfish_rnn.experiment.extensions import load_extensions
 from selfish_rnn.sparsifier.iss import ISS
 from selfish_rnn.topology import DENSE, METHODS, Method
 
@@ -39,3 +40,6 @@ def method_row(method: Method) -> dict[str, str]:
         "own optimizer": "yes" if method.own_optimizer else "no",
         "reference": method.reference,
     }
+
+
+load_extensions()

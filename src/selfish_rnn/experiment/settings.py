@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 import torch
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
-from selfish_rnn.errors import shown
+from selfish_rnn.errors import short_repr
 from selfish_rnn.experiment.methods import CONFIGURABLE_METHODS, WITHOUT_PARTS
 from selfish_rnn.experiment.optimizers import OPTIMIZERS, AveragedSettings, AverageSettings, OptimizerSection
 from selfish_rnn.experiment.sections import Count, Factor, Rate, Section, Seed, expand_name, one_of, part
 from selfish_rnn.models import MODELS, LanguageModel
-from selfish_rnn.topology import SELFISH, Method
+from selfish_rnn.topology import SELFISH, Method, parse_granularity
 
 LARGEST_SIZE = 10**6
 """Upper bound of the size of a layer."""
@@ -161,17 +161,29 @@ MAY_CHANGE = ("device", "threads", "checkpoint_every", "engine", "keep_topologie
 """Settings that may differ when a run is resumed: they decide where and how fast it runs."""
 
 
+def check_granularity(granularity: str | dict[str, str]) -> str | dict[str, str]:
+    """Return a granularity, or one by pattern of names, in its shortest form."""
+    if isinstance(granularity, dict):
+        return {pattern: _block(text) for pattern, text in granularity.items()}
+    return _block(granularity)
+
+
+def _block(text: str) -> str:
+    rows, columns = parse_granularity(text)
+    return f"{rows}x{columns}"
+
+
 def check_device(name: str) -> str:
     """Return a usable device: ``cpu``, ``cuda`` or ``cuda:1``; ``cpu:0`` is ``cpu``."""
     if name == "cpu:0":
         return "cpu"
     if name != "cpu" and name.partition(":")[0] != "cuda":
-        raise ValueError(f"device must be cpu or cuda, got {shown(name)}")
+        raise ValueError(f"device must be cpu or cuda, got {short_repr(name)}")
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"device {shown(name)} cannot be used here ({reason}); cpu always can") from None
+        raise ValueError(f"device {short_repr(name)} cannot be used here ({reason}); cpu always can") from None
     return name
 
 
@@ -188,6 +200,12 @@ class Experiment(Section):
         default_factory=lambda: MethodSettings.model_validate("selfish"), description="sparse training method"
     )
     sparsity: float = Field(0.67, ge=0, lt=1, description="fraction of zeros")
+    granularity: Annotated[str | dict[str, str], AfterValidator(check_granularity)] = Field(
+        "1x1",
+        description="unit that is pruned and regrown: 1x1, or blocks of rows x columns such as 8x4; by patterns of "
+        "names: `{'*': 8x4, decoder: 1x4}`",
+    )
+    keep_diagonal: bool = Field(False, description="always keep the diagonals of recurrent matrices")
     prune_rate: float = Field(0.7, ge=0, le=1, description="fraction of the weights that the first rewiring replaces")
     prune_schedule: Annotated[str, part("schedule")] = Field("cosine", description="decay of the prune rate")
     rewire_every: Count | None = Field(None, description="updates between rewirings; null: one rewiring per epoch")
@@ -216,6 +234,10 @@ class Experiment(Section):
     start_seed: Seed | None = Field(None, description="seed for the initial weights and topology; null: `seed`")
     engine: Literal["auto", "masked", "packed"] = Field(
         "auto", description="masked: dense tensors and a mask; packed: existing weights only; auto: the faster one"
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="precision of the packed engine's products: float32, or bfloat16 operands with float32 sums",
     )
     device: Annotated[str, AfterValidator(check_device)] = Field("cpu", description="cpu, cuda or cuda:1")
     threads: int | None = Field(None, gt=0, le=MOST_THREADS, description="CPU threads; null: torch's default")

@@ -119,7 +119,7 @@ class Results:
         self._by_name: dict[str, Result] = {}
         for item in ITEMS:
             for path in sorted((self.folder / item).glob("*.json")):
-                result = _read(path)
+                result = read_result(path)
                 self._by_name[result.run] = result
 
     def get(self, run: PlannedRun) -> Result | None:
@@ -179,7 +179,8 @@ def _needs(item: Item, run: PlannedRun) -> bool:
     return run.case in item.cases or any(carrier.name == run.name for carrier in carriers)
 
 
-def _read(path: Path) -> Result:
+def read_result(path: Path) -> Result:
+    """Return the result in a file."""
     try:
         return Result(**json.loads(path.read_text()))
     except (ValueError, TypeError) as error:

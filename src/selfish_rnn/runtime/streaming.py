@@ -18,6 +18,7 @@ from selfish_rnn.runtime.compiled import CompiledProgram, CompiledStream
 from selfish_rnn.runtime.precision import LayerPrecision, LayerReport, Precisions
 from selfish_rnn.runtime.program import Program
 from selfish_rnn.runtime.stored import load_program, save_program
+from selfish_rnn.runtime.tracing import UntranslatableError
 from selfish_rnn.runtime.translation import (
     Call,
     Difference,
@@ -116,8 +117,8 @@ def _outputs(stream: Stream, call: Call, steps: int) -> list[dict[str, Tensor]]:
     return results
 
 
-def _unlike(call: Call, worst: Difference) -> ValueError:
-    return ValueError(
+def _unlike(call: Call, worst: Difference) -> UntranslatableError:
+    return UntranslatableError(
         f"{type(call.model).__name__} cannot be streamed: one step at a time its output {worst.output} differs from "
         f"its forward over a sequence by {worst.absolute:.3g} at step {worst.step} ({worst.relative:.2g} of the "
         "largest output). A part of it depends on more than the step and the states of its layers. A loop or scan of "

@@ -121,11 +121,13 @@ def checked_inputs(model: nn.Module, example: Any) -> list[Tensor]:
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Run a block with the model in evaluation mode, and restore the mode of every module."""
+    """Run a block with the model in evaluation mode and without gradients, and restore the mode of every module."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        yield
+        # In inference mode the dispatcher gets whole functions, dropout for example, in place of their operations.
+        with torch.inference_mode(False), torch.no_grad():
+            yield
     finally:
         for module in training:
             module.training = True

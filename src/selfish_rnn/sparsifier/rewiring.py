@@ -1,10 +1,9 @@
-"""One rewiring: the matrices and layers a method sees, and the dense scores it needs."""
+"""One rewiring: its schedule, the matrices and layers of a method, and dense scores."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,13 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from selfish_rnn.sparsifier.distributed import ParallelWrapper, mean_over_ranks, refuse_parted_ranks
+from selfish_rnn.sparsifier.distributed import ParallelWrapper, check_same_topologies, mean_over_ranks
 from selfish_rnn.sparsifier.optimizer_state import keeps_momentum, momentum
-from selfish_rnn.sparsifier.selection import Chosen, joined_gates, layer_weights
+from selfish_rnn.sparsifier.selection import Candidate, joined_gates, layer_weights
 from selfish_rnn.sparsifier.weights import SparseWeight
-from selfish_rnn.system import give_back_reused_memory
+from selfish_rnn.system import trim_if_releasing
 from selfish_rnn.topology import (
     ActiveWeights,
+    Allocation,
     GateLayout,
     LayerTopology,
     Method,
@@ -29,15 +29,13 @@ from selfish_rnn.topology import (
     Schedule,
     Signal,
     Topology,
+    View,
 )
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The rewirings of a run: ``rewirings`` in all, by themselves after every ``rewire_every`` steps if that is given.
-
-    The first one has the ``prune_rate``, the others what the schedule makes of it.
-    """
+    """Rewirings of a run: their number, their prune rates and, if they are automatic, the steps between them."""
 
     method: Method
     schedule: Schedule
@@ -59,20 +57,23 @@ class Plan:
                 "rewirings in the run (the number of epochs if you call rewire() after each)"
             )
 
+    def progress(self, rewiring: int) -> float:
+        """Return the fraction of the run at a rewiring, counted from 1; 0 if the run has no known end."""
+        return 0.0 if self.rewirings is None else min(rewiring / self.rewirings, 1.0)
+
     def rate(self, rewiring: int) -> float:
-        """The fraction of weights that a rewiring, from 1 on, removes and grows."""
+        """Return the fraction of weights that a rewiring, counted from 1, removes and grows."""
         if not self.method.rewires:
             return 0.0
-        progress = 0.0 if self.rewirings is None else min(rewiring / self.rewirings, 1.0)
-        return self.schedule.rate(progress, self.prune_rate)
+        return self.schedule.rate(self.progress(rewiring), self.prune_rate)
 
     def due(self, step: int) -> bool:
-        """Whether a rewiring follows a step by itself."""
+        """Return whether an automatic rewiring follows a step."""
         return self.rewire_every is not None and step % self.rewire_every == 0
 
 
 class DenseScores:
-    """The dense gradients or momentum a method goes by, each kept no longer than it is needed.
+    """Dense gradients or momentum by which a method grows weights; gradients are freed after use.
 
     ``signal`` is the method's :attr:`~selfish_rnn.topology.Method.signal`. Momentum is that of the optimizer, which
     then is kept for all positions; with an optimizer that has none it is the gradient. A gradient is collected only
@@ -90,11 +91,11 @@ class DenseScores:
 
     @property
     def by_gradient(self) -> bool:
-        """Whether it is gradients that are needed."""
+        """Flag that gradients are needed."""
         return self._signal is not None and not any(map(self.is_momentum_of, self._optimizers))
 
     def is_momentum_of(self, optimizer: Optimizer) -> bool:
-        """Whether it is the momentum of this optimizer."""
+        """Return whether the score is the momentum of this optimizer."""
         return self.by_momentum and keeps_momentum(optimizer)
 
     def in_momentum(self) -> bool:
@@ -111,14 +112,14 @@ class DenseScores:
         self._until_known = in_momentum
 
     def start(self) -> None:
-        """Collect the dense gradients of the backward passes to come, if they are needed."""
+        """Start to collect dense gradients, if they are needed."""
         if self.by_gradient:
             for weight in self._weights:
                 weight.collect_gradient()
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[None]:
-        """Keep the dense gradients of the backward passes in this block."""
+        """Collect the dense gradients of backward passes in this block."""
         self.start()
         try:
             yield
@@ -127,38 +128,53 @@ class DenseScores:
                 weight.stop_collecting()
 
     def score(self, weight: SparseWeight) -> Tensor:
-        """The gradient or momentum of a whole matrix."""
+        """Return the gradient or momentum of a whole matrix."""
         if self.by_gradient:
-            if not weight.has_gradient:
-                raise RuntimeError(
-                    "this method goes by the gradient of weights that do not exist: put the pass before "
-                    "rewire() in `with sparsifier.dense_gradients():`; of a packed model that is compiled, make that "
-                    "pass with the model itself"
-                )
-            gradient = mean_over_ranks(weight.collected_gradient())
-            if not torch.isfinite(gradient).all():
-                raise FloatingPointError(
-                    f"the gradient of {weight.name} that growth goes by is NaN or infinite: leave it out, and collect "
-                    "that of another pass in `with sparsifier.dense_gradients():`"
-                )
-            return gradient
+            return self._checked(weight, weight.collected_gradient)
         if not any(optimizer.state for optimizer in self._optimizers):
-            raise RuntimeError("this method goes by the momentum of the optimizer, which has made no step yet")
+            raise RuntimeError("this method grows by the momentum of the optimizer, which has made no step yet")
         remembered = (momentum(optimizer, weight.parameter) for optimizer in self._optimizers)
         return next((score for score in remembered if score is not None), torch.zeros_like(weight.parameter))
 
+    def gradient_at(self, weight: SparseWeight, positions: Tensor) -> Tensor:
+        """Return the gradients of some positions of a matrix."""
+        return self._checked(weight, lambda: weight.collected_gradient_at(positions))
+
+    def _checked(self, weight: SparseWeight, collected: Callable[[], Tensor]) -> Tensor:
+        """Return collected gradients, the same on every rank; raise if there are none or they are not finite."""
+        if not weight.has_gradient:
+            raise RuntimeError(
+                "this method grows by the gradient of weights that do not exist: put the pass before "
+                "rewire() in `with sparsifier.dense_gradients():`; of a packed model that is compiled, make that "
+                "pass with the model itself"
+            )
+        gradient = mean_over_ranks(collected())
+        if not torch.isfinite(gradient).all():
+            raise FloatingPointError(
+                f"the gradient of {weight.name} by which weights grow is NaN or infinite: leave it out, and collect "
+                "that of another pass in `with sparsifier.dense_gradients():`"
+            )
+        return gradient
+
     def clear(self) -> None:
-        """Forget the gradients: they have been used."""
+        """Free the gradients after use."""
         for weight in self._weights:
             weight.drop_gradient()
 
 
 class Matrix:
-    """What a method takes for one matrix: a weight, or several whose rows, one below the other, hold its gates."""
+    """Matrix of a method: one weight, or several weights whose rows are stacked.
 
-    def __init__(self, parts: Sequence[SparseWeight], gates: GateLayout) -> None:
+    Attributes:
+        parts: The weights.
+        views: Views of the method on them.
+        units: The matrix of units without any unit.
+    """
+
+    def __init__(self, parts: Sequence[SparseWeight], views: Sequence[View], units: Topology) -> None:
         self.parts = parts
-        self.gates = gates
+        self.views = views
+        self.units = units
 
     @property
     def frozen(self) -> bool:
@@ -166,58 +182,65 @@ class Matrix:
 
     @property
     def count(self) -> int:
-        return sum(part.count for part in self.parts)
+        """Number of existing units."""
+        return sum(unit_count(view, part) for part, view in zip(self.parts, self.views, strict=True))
 
-    def existing(self, score: Callable[[SparseWeight], Tensor]) -> ActiveWeights:
-        """The existing weights of all parts; ``score`` gives that of one."""
-        if len(self.parts) == 1:
-            return self.parts[0].existing(partial(score, self.parts[0]))
-        existing = [part.existing() for part in self.parts]
-        sizes = [0, *(part.size for part in self.parts)]
-        starts = itertools.accumulate(sizes[:-1])
-        topology = Topology(
-            (self.gates.rows, *self.parts[0].shape[1:]),
-            self.gates,
-            torch.cat([each.topology.positions + start for each, start in zip(existing, starts, strict=True)]),
-        )
-        return _concatenated(existing, topology, lambda: self.score(score))
+    def existing(self, scores: DenseScores) -> ActiveWeights:
+        """The existing units of all parts."""
+        existing = [
+            view.unit_weights(
+                replace(part.existing(partial(scores.score, part)), gradient_at=partial(scores.gradient_at, part))
+            )
+            for part, view in zip(self.parts, self.views, strict=True)
+        ]
+        if len(existing) == 1:
+            return existing[0]
+        starts = itertools.accumulate((active.topology.size for active in existing[:-1]), initial=0)
+        positions = [active.topology.positions + start for active, start in zip(existing, starts, strict=True)]
+        topology = replace(self.units, positions=torch.cat(positions))
+        return _concatenated(existing, topology, lambda: self._score(existing))
 
-    def score(self, score: Callable[[SparseWeight], Tensor]) -> Tensor:
-        """The dense score of all parts, one below the other."""
-        return torch.cat([score(part) for part in self.parts])
+    def _score(self, existing: Sequence[ActiveWeights]) -> Tensor:
+        return torch.cat([active.dense_score() for active in existing])
 
     def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer], check_resize: Callable[[str], None]) -> None:
         """Rewire every part by its share of a rewiring of the matrix.
 
         ``check_resize`` is called before the number of values of a packed weight changes, with its name.
         """
-        rows = [part.shape[0] for part in self.parts]
-        shares = [rewiring] if len(rows) == 1 else rewiring.divided(rows)
-        for part, share in zip(self.parts, shares, strict=True):
+        shares = [rewiring]
+        if len(self.parts) > 1:
+            shares = list(rewiring.divided([view.units.shape[0] for view in self.views]))
+        for part, view, units in zip(self.parts, self.views, shares, strict=True):
+            share = units if view.single else view.rewiring(part.topology, units)
             packed = tuple(part.parameter.shape) != part.shape
             if packed and len(share.grown) != int(share.removed.sum()):
                 check_resize(part.name)
             part.rewire(share, optimizers)
 
 
+def unit_count(view: View, weight: SparseWeight) -> int:
+    """Return the number of existing units of a weight."""
+    return weight.count if view.single else view.unit_topology(weight.topology).count
+
+
 class Layer:
-    """The matrices of one recurrent layer, for a method that ranks their weights together."""
+    """Matrices of one recurrent layer, for a method that ranks their weights together."""
 
     def __init__(self, matrices: Sequence[Matrix]) -> None:
         self.matrices = matrices
 
     @property
     def parts(self) -> list[SparseWeight]:
-        """The weights of all matrices."""
+        """Weights of all matrices."""
         return [part for matrix in self.matrices for part in matrix.parts]
 
-    def existing(self, score: Callable[[SparseWeight], Tensor]) -> ActiveWeights:
-        """Return the existing weights of all matrices; ``score`` gives the dense score of one weight."""
-        existing = [matrix.existing(score) for matrix in self.matrices]
-        topology = LayerTopology.of([each.topology for each in existing])
-        matrices = self.matrices
+    def existing(self, scores: DenseScores) -> ActiveWeights:
+        """Return the existing units of all matrices."""
+        existing = [matrix.existing(scores) for matrix in self.matrices]
+        topology = LayerTopology.of([active.topology for active in existing])
         return _concatenated(
-            existing, topology, lambda: torch.cat([matrix.score(score).flatten() for matrix in matrices])
+            existing, topology, lambda: torch.cat([active.dense_score().flatten() for active in existing])
         )
 
     def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer], check_resize: Callable[[str], None]) -> None:
@@ -228,99 +251,144 @@ class Layer:
 
 def _concatenated(existing: Sequence[ActiveWeights], topology: Topology, score: Callable[[], Tensor]) -> ActiveWeights:
     """Join existing weights; gradients only if all of them have any."""
-    gradients = [each.gradients for each in existing if each.gradients is not None]
+    gradients = [active.gradients for active in existing if active.gradients is not None]
+    ends = list(itertools.accumulate(active.topology.size for active in existing))
+
+    def gradient_at(positions: Tensor) -> Tensor:
+        sampled = torch.empty(len(positions))
+        for active, end in zip(existing, ends, strict=True):
+            start = end - active.topology.size
+            inside = (positions >= start) & (positions < end)
+            sampled[inside] = active.sampled_gradient(positions[inside] - start).to(sampled.dtype)
+        return sampled
+
     return ActiveWeights(
         topology,
-        torch.cat([each.values for each in existing]),
+        torch.cat([active.values for active in existing]),
         torch.cat(gradients) if len(gradients) == len(existing) else None,
         score,
+        gradient_at,
     )
 
 
 class _Joined(NamedTuple):
-    """Which of the chosen weights, by their numbers, are one matrix to a method: most are so alone."""
+    """Numbers of the chosen weights that form one matrix of a method: one for most matrices."""
 
     numbers: tuple[int, ...]
-    shape: tuple[int, ...]
-    gates: GateLayout
+    units: Topology
 
 
 class Matrices:
-    """The chosen weights of a model as the matrices that a method sees, in the order of their first weights.
+    """Chosen weights of a model, grouped into the matrices of a method, in the order of their first weights.
 
-    A ``pool`` that is the layer joins the matrices of every recurrent layer.
+    A matrix is one of units, as the ``views`` of the weights have them. A ``pool`` that is the layer joins the matrices
+    of every recurrent layer that have units of one size.
     """
 
-    def __init__(self, model: nn.Module, chosen: Sequence[Chosen], pool: Pool) -> None:
-        numbers = {id(each.weight): number for number, each in enumerate(chosen)}
-        alone = {number: _Joined((number,), each.shape, each.gates) for number, each in enumerate(chosen)}
+    def __init__(self, model: nn.Module, chosen: Sequence[Candidate], views: Sequence[View], pool: Pool) -> None:
+        self.views = views
+        numbers = {id(candidate.weight): number for number, candidate in enumerate(chosen)}
+        alone = {number: _Joined((number,), view.units) for number, view in enumerate(views)}
         for parts in joined_gates(model):
-            found = {numbers[each]: gates for each, gates in parts.items() if numbers.get(each) in alone}
-            if len(found) > 1:
-                gates = GateLayout(
-                    tuple(name for part in found.values() for name in part.names),
-                    tuple(size for part in found.values() for size in part.sizes),
-                )
-                for number in found:
+            numbers_here = [numbers[identity] for identity in parts if numbers.get(identity) in alone]
+            if len(numbers_here) > 1:
+                joined = _Joined(tuple(numbers_here), _stacked([views[number].units for number in numbers_here]))
+                for number in numbers_here:
                     del alone[number]
-                alone[min(found)] = _Joined(tuple(found), (gates.rows, *chosen[min(found)].shape[1:]), gates)
+                alone[min(numbers_here)] = joined
         self._joined = [alone[number] for number in sorted(alone)]
         self._layers = self._group_by_layer(model, numbers) if pool.layer else []
 
     def _group_by_layer(self, model: nn.Module, numbers: Mapping[int, int]) -> list[list[int]]:
-        """The matrices, by their indices, of every layer of several matrices; each matrix belongs to one layer."""
+        """Return the indices of the matrices of every layer of several matrices; a matrix is in one layer at most."""
         free = {number: index for index, joined in enumerate(self._joined) for number in joined.numbers}
+        sizes = [self.views[joined.numbers[0]].unit_size for joined in self._joined]
         layers = []
         for weights in layer_weights(model):
-            members = sorted({free[numbers[each]] for each in weights if numbers.get(each) in free})
-            if len(members) > 1:
-                layers.append(members)
-                free = {number: index for number, index in free.items() if index not in members}
+            members = sorted({free[numbers[identity]] for identity in weights if numbers.get(identity) in free})
+            for size in dict.fromkeys(sizes[index] for index in members):
+                alike = [index for index in members if sizes[index] == size]
+                if len(alike) > 1:
+                    layers.append(alike)
+                    free = {number: index for number, index in free.items() if index not in alike}
         return layers
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        return [each.shape for each in self._joined]
+        """Shape of each matrix of units."""
+        return [group.units.shape for group in self._joined]
+
+    @property
+    def gate_rows(self) -> list[tuple[int, ...]]:
+        """Rows of each gate of each matrix of units."""
+        return [group.units.gates.sizes for group in self._joined]
 
     def of(self, weights: Sequence[SparseWeight]) -> list[Matrix]:
-        """The matrices of these weights, which stand for the chosen ones."""
-        return [Matrix([weights[number] for number in each.numbers], each.gates) for each in self._joined]
-
-    def rewired(self, weights: Sequence[SparseWeight]) -> list[Matrix | Layer]:
-        """Return the matrices or layers of these weights that a method rewires, without frozen matrices."""
-        matrices = self.of(weights)
-        thawed = [[index for index in layer if not matrices[index].frozen] for layer in self._layers]
-        layers = {layer[0]: Layer([matrices[index] for index in layer]) for layer in thawed if len(layer) > 1}
-        inside = {index for layer in thawed if len(layer) > 1 for index in layer}
+        """Return the matrices of these weights, which are in the order of the chosen ones."""
         return [
-            layers.get(index, matrix)
-            for index, matrix in enumerate(matrices)
-            if index in layers or (index not in inside and not matrix.frozen)
+            Matrix(
+                [weights[number] for number in group.numbers],
+                [self.views[number] for number in group.numbers],
+                group.units,
+            )
+            for group in self._joined
         ]
 
+    def rewired(self, weights: Sequence[SparseWeight]) -> list[tuple[Matrix | Layer, list[int]]]:
+        """Return the matrices or layers of these weights that a method rewires, without frozen matrices.
+
+        Each comes with the indices of its matrices.
+        """
+        matrices = self.of(weights)
+        thawed = [[index for index in layer if not matrices[index].frozen] for layer in self._layers]
+        layers = {layer[0]: layer for layer in thawed if len(layer) > 1}
+        inside = {index for layer in layers.values() for index in layer}
+        rewired: list[tuple[Matrix | Layer, list[int]]] = []
+        for index, matrix in enumerate(matrices):
+            if index in layers:
+                rewired.append((Layer([matrices[member] for member in layers[index]]), layers[index]))
+            elif index not in inside and not matrix.frozen:
+                rewired.append((matrix, [index]))
+        return rewired
+
     def counts(self, topologies: Sequence[Topology]) -> list[int]:
-        """How many weights each matrix has, if the chosen weights have these topologies."""
-        return [sum(topologies[number].count for number in each.numbers) for each in self._joined]
+        """Return the number of units of each matrix, for these topologies of the chosen weights."""
+        return [
+            sum(self.views[number].unit_topology(topologies[number]).count for number in group.numbers)
+            for group in self._joined
+        ]
 
     def densities(self, topologies: Sequence[Topology]) -> list[float]:
-        """Return for every weight the density of its matrix, of which the weight may be one part of several."""
+        """Return the density of the matrix of every chosen weight."""
         densities = [0.0] * len(topologies)
-        for (numbers, shape, _), count in zip(self._joined, self.counts(topologies), strict=True):
+        for numbers, _ in self._joined:
+            count = sum(topologies[number].count for number in numbers)
+            size = sum(topologies[number].size for number in numbers)
             for number in numbers:
-                densities[number] = count / math.prod(shape)
+                densities[number] = count / size
         return densities
 
     def random_topologies(
-        self, chosen: Sequence[Chosen], counts: Sequence[int], generator: torch.Generator
+        self, allocation: Allocation, counts: Sequence[int], generator: torch.Generator
     ) -> list[Topology]:
-        """For every weight a topology; so many positions are drawn from every whole matrix."""
+        """For every weight a topology; so many units are drawn from every whole matrix."""
         topologies: dict[int, Topology] = {}
-        for (numbers, shape, gates), count in zip(self._joined, counts, strict=True):
-            whole = Topology.random(shape, gates, count, generator)
-            parts = whole.divided([chosen[number].shape[0] for number in numbers])
-            for number, part in zip(numbers, parts, strict=True):
-                topologies[number] = replace(part, gates=chosen[number].gates)
-        return [topologies[number] for number in range(len(chosen))]
+        for (numbers, units), count in zip(self._joined, counts, strict=True):
+            whole = allocation.draw(units.shape, units.gates, count, generator)
+            views = [self.views[number] for number in numbers]
+            parts = whole.divided([view.units.shape[0] for view in views])
+            for number, view, part in zip(numbers, views, parts, strict=True):
+                topologies[number] = view.expand(replace(part, gates=view.units.gates))
+        return [topologies[number] for number in range(len(self.views))]
+
+
+def _stacked(parts: Sequence[Topology]) -> Topology:
+    """Return the matrix of units whose rows are those of several, one below the other."""
+    gates = GateLayout(
+        tuple(name for part in parts for name in part.gates.names),
+        tuple(size for part in parts for size in part.gates.sizes),
+    )
+    return Topology((gates.rows, *parts[0].shape[1:]), gates, torch.empty(0, dtype=torch.int64))
 
 
 def rewire_matrices(
@@ -346,8 +414,8 @@ def rewire_matrices(
                 weight.mask_gradient()
         removed += int(rewiring.removed.sum())
         del rewiring
-        give_back_reused_memory()
-    refuse_parted_ranks(weights)
+        trim_if_releasing()
+    check_same_topologies(weights)
     if any(weight.parameter.numel() != size for weight, size in zip(weights, sizes, strict=True)):
         wrapper.replan()
     return removed

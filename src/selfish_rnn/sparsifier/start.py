@@ -1,4 +1,4 @@
-"""Starting topologies: drawn at random, or given by masks, non-zero weights or packed weights."""
+"""Starting topologies: drawn at random, or taken from masks, nonzero weights or packed weights."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from selfish_rnn.errors import nearest, shown
+from selfish_rnn.errors import nearest, short_repr
 from selfish_rnn.sparsifier.deferred import is_deferred
-from selfish_rnn.sparsifier.rewiring import Matrices
-from selfish_rnn.sparsifier.selection import Chosen, joined_gates, matches_name, unpackable
+from selfish_rnn.sparsifier.rewiring import Matrices, Matrix
+from selfish_rnn.sparsifier.selection import Candidate, joined_gates, matches_name, unpackable
 from selfish_rnn.sparsifier.weights import SparseWeight
-from selfish_rnn.topology import Allocation, Method, Topology
+from selfish_rnn.topology import Allocation, GateLayout, Method, Topology, View
 from selfish_rnn.topology.allocation import budget
 from selfish_rnn.topology.layout import read_topology, stored_keys
 from selfish_rnn.topology.methods import find_part
-from selfish_rnn.topology.sampling import sample
+from selfish_rnn.topology.rewiring import PruneCount
+from selfish_rnn.topology.topology import rows_as
 
 GateSparsities: TypeAlias = Mapping[str, float]
 """Sparsity of every gate of a matrix, by its name."""
@@ -33,16 +34,17 @@ NamedSparsities: TypeAlias = Mapping[str, float | GateSparsities]
 def check_sparsity(value: object, name: str = "sparsity") -> None:
     """Raise an error unless a value is a sparsity."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, or a mapping of names to numbers, not {shown(value)}")
+        raise TypeError(f"{name} must be a number, or a mapping of names to numbers, not {short_repr(value)}")
     if not 0 <= float(value) < 1:
         raise ValueError(f"{name} is the fraction of zeros, from 0 up to, not including, 1; got {value}")
 
 
 @dataclass(frozen=True)
 class WeightBudget:
-    """Number of weights in each gate of a matrix, or in the whole of it."""
+    """Number of units in each gate of a matrix, or in the whole of it."""
 
-    chosen: Chosen
+    chosen: Candidate
+    view: View
     counts: tuple[int, ...]
     by_gate: bool
 
@@ -51,55 +53,65 @@ class WeightBudget:
         return sum(self.counts)
 
     @property
+    def size(self) -> int:
+        """Number of units that the matrix has room for."""
+        return self.view.units.size
+
+    @property
     def stays_dense(self) -> bool:
-        return self.count == self.chosen.size
+        return self.count == self.size
 
     def full(self) -> WeightBudget:
-        """Return the budget of a matrix in which every position exists."""
-        return WeightBudget(self.chosen, (self.chosen.size,), False)
+        """Return the budget of a matrix in which every unit exists."""
+        return WeightBudget(self.chosen, self.view, (self.size,), False)
 
-    def random_topology(self, generator: torch.Generator) -> Topology:
-        """Draw positions uniformly from the matrix, or from each of its gates."""
-        shape, gates = self.chosen.shape, self.chosen.gates
+    def random_topology(self, allocation: Allocation, generator: torch.Generator) -> Topology:
+        """Draw units from the matrix, or from each of its gates."""
+        units = self.view.units
         if not self.by_gate:
-            return Topology.random(shape, gates, self.count, generator)
-        columns = self.chosen.size // shape[0]
+            return self.view.expand(allocation.draw(units.shape, units.gates, self.count, generator))
+        columns = units.size // units.shape[0]
         positions = [
-            sample((stop - start) * columns, count, generator) + start * columns
-            for (_, start, stop), count in zip(gates.row_ranges(), self.counts, strict=True)
+            allocation.draw((rows, columns), GateLayout.single(rows), count, generator).positions + first * columns
+            for (_, first, stop), count in zip(units.gates.row_ranges(), self.counts, strict=True)
+            for rows in [stop - first]
         ]
-        return Topology(shape, gates, torch.cat(positions))
+        return self.view.expand(replace(units, positions=torch.cat(positions)))
 
 
-def weight_budgets(model: nn.Module, chosen: Sequence[Chosen], sparsities: NamedSparsities) -> list[WeightBudget]:
+def weight_budgets(
+    model: nn.Module, chosen: Sequence[Candidate], views: Sequence[View], sparsities: NamedSparsities
+) -> list[WeightBudget]:
     """Return the budget of every weight.
 
     Raises:
         ValueError: a weight has no sparsity, or a pattern gives none.
     """
-    aliases = {id(each.parameter): [each.name] for each in chosen}
+    aliases = {id(candidate.parameter): [candidate.name] for candidate in chosen}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         aliases.get(id(parameter), []).append(name)
     patterns: dict[str, str] = {}
     for pattern in sparsities:
         if not isinstance(pattern, str):
-            raise TypeError(f"sparsity= takes patterns of names, not {shown(pattern)}")
+            raise TypeError(f"sparsity= takes patterns of names, not {short_repr(pattern)}")
         matches = [
-            each.name for each in chosen if any(matches_name(pattern, name) for name in aliases[id(each.parameter)])
+            candidate.name
+            for candidate in chosen
+            if any(matches_name(pattern, name) for name in aliases[id(candidate.parameter)])
         ]
         if not matches:
-            names = [each.name for each in chosen]
+            names = [candidate.name for candidate in chosen]
             prefixes = {".".join(name.split(".")[:length]): None for name in names for length in range(1, 9)}
             raise ValueError(
                 f"sparsity= names {pattern!r}, which matches no sparse weight of the model"
                 f"{nearest(pattern, prefixes)}; there are {', '.join(names)}"
             )
         patterns.update(dict.fromkeys(matches, pattern))
-    for each in chosen:
-        if each.name not in patterns:
+    for candidate in chosen:
+        if candidate.name not in patterns:
             raise ValueError(
-                f'sparsity= has no pattern for {each.name}: add one, {{"{each.name}": 0}} if it is to stay dense and '
-                'count, put "*" for all others first, or leave it out with exclude='
+                f'sparsity= has no pattern for {candidate.name}: add one, {{"{candidate.name}": 0}} if it is to stay '
+                'dense and count, put "*" for all others first, or leave it out with exclude='
             )
     for pattern in sparsities:
         if pattern not in patterns.values():
@@ -107,13 +119,16 @@ def weight_budgets(model: nn.Module, chosen: Sequence[Chosen], sparsities: Named
                 f"the sparsity of {pattern!r} applies to no weight, because later patterns match all of its weights: "
                 "put general patterns first"
             )
-    return [_weight_budget(each, patterns[each.name], sparsities[patterns[each.name]]) for each in chosen]
+    return [
+        _weight_budget(candidate, view, patterns[candidate.name], sparsities[patterns[candidate.name]])
+        for candidate, view in zip(chosen, views, strict=True)
+    ]
 
 
-def _weight_budget(chosen: Chosen, pattern: str, sparsity: float | GateSparsities) -> WeightBudget:
+def _weight_budget(chosen: Candidate, view: View, pattern: str, sparsity: float | GateSparsities) -> WeightBudget:
     if not isinstance(sparsity, Mapping):
         check_sparsity(sparsity, f"the sparsity of {pattern!r}")
-        return WeightBudget(chosen, (budget([chosen.shape], 1 - float(sparsity)),), False)
+        return WeightBudget(chosen, view, (budget([view.units.shape], 1 - float(sparsity)),), False)
     names = chosen.gates.names
     if len(names) == 1:
         raise ValueError(f"{chosen.name} has no gates: give it one sparsity, not one for {', '.join(sparsity)}")
@@ -124,10 +139,11 @@ def _weight_budget(chosen: Chosen, pattern: str, sparsity: float | GateSparsitie
             f"{differing[0]!r} is {'missing' if differing[0] in names else 'no gate of it'}"
         )
     counts = []
-    for name, rows in zip(names, chosen.gates.sizes, strict=True):
+    units = view.units
+    for name, rows in zip(names, units.gates.sizes, strict=True):
         check_sparsity(sparsity[name], f"the sparsity of {pattern!r}, gate {name!r},")
-        counts.append(budget([(rows, chosen.size // chosen.shape[0])], 1 - float(sparsity[name])))
-    return WeightBudget(chosen, tuple(counts), True)
+        counts.append(budget([(rows, units.size // units.shape[0])], 1 - float(sparsity[name])))
+    return WeightBudget(chosen, view, tuple(counts), True)
 
 
 MIN_SIDE = 16
@@ -157,8 +173,8 @@ _CONSEQUENCES: dict[type[nn.Module], _Consequences] = {
 
 
 def without_narrow(
-    model: nn.Module, chosen: Sequence[Chosen], min_side: int, existing: bool
-) -> tuple[list[Chosen], list[Chosen]]:
+    model: nn.Module, chosen: Sequence[Candidate], min_side: int, existing: bool
+) -> tuple[list[Candidate], list[Candidate]]:
     """Return the chosen weights, and apart from them those with fewer than ``min_side`` rows or columns.
 
     All weights of a model of narrow matrices are chosen. With ``existing`` topologies a narrow matrix with zeros is.
@@ -168,16 +184,16 @@ def without_narrow(
     joined_rows = {
         identity: sum(gates.rows for gates in parts.values()) for parts in joined_gates(model) for identity in parts
     }
-    wide: list[Chosen] = []
-    narrow: list[Chosen] = []
-    for each in chosen:
-        rows, columns = joined_rows.get(id(each.weight), each.shape[0]), each.size // each.shape[0]
-        is_sparse = (existing or each.stored) and _has_zeros(each)
-        (wide if min(rows, columns) >= min_side or is_sparse else narrow).append(each)
+    wide: list[Candidate] = []
+    narrow: list[Candidate] = []
+    for candidate in chosen:
+        rows, columns = joined_rows.get(id(candidate.weight), candidate.shape[0]), candidate.size // candidate.shape[0]
+        is_sparse = (existing or candidate.stored) and _has_zeros(candidate)
+        (wide if min(rows, columns) >= min_side or is_sparse else narrow).append(candidate)
     return (wide, narrow) if wide else (narrow, [])
 
 
-def _has_zeros(chosen: Chosen) -> bool:
+def _has_zeros(chosen: Candidate) -> bool:
     weights = chosen.parameter
     if chosen.stored:
         return weights.numel() < chosen.size
@@ -186,7 +202,7 @@ def _has_zeros(chosen: Chosen) -> bool:
 
 def warn_of_cut_off(
     model: nn.Module,
-    chosen: Sequence[Chosen],
+    chosen: Sequence[Candidate],
     topologies: Sequence[Topology],
     sparsity: float,
     narrow: Sequence[str],
@@ -203,12 +219,12 @@ def warn_of_cut_off(
         if not (name.startswith("weight_hh") and isinstance(module, (nn.RNNBase, nn.RNNCellBase)))
     }
     sentences = {}
-    for each, topology in zip(chosen, topologies, strict=True):
-        module = modules.get(id(each.weight))
-        if module is not None and topology.count < each.size:
+    for candidate, topology in zip(chosen, topologies, strict=True):
+        module = modules.get(id(candidate.weight))
+        if module is not None and topology.count < candidate.size:
             sentence = " and ".join(_cut_off(module, topology))
             if sentence:
-                sentences[each.name] = f"{each.name}: {sentence}"
+                sentences[candidate.name] = f"{candidate.name}: {sentence}"
     if not sentences:
         return
     names, hidden = [*sentences], len(sentences) - _SHOWN
@@ -275,7 +291,8 @@ def with_allocation(method: Method, allocation: Allocation | str | None) -> Meth
 
 
 def starting_topologies(
-    chosen: Sequence[Chosen],
+    chosen: Sequence[Candidate],
+    views: Sequence[View],
     matrices: Matrices,
     method: Method,
     sparsity: float | None,
@@ -285,7 +302,7 @@ def starting_topologies(
     masks: Mapping[str, Tensor] | None,
     generator: torch.Generator,
 ) -> tuple[list[Topology], bool]:
-    """The topology of every weight, and whether they are given, by masks or by the model, and not drawn.
+    """Return the topology of every weight, and whether masks or the model have it: False if it is drawn.
 
     ``budgets`` take the place of ``sparsity`` where every weight has its own.
     """
@@ -295,71 +312,113 @@ def starting_topologies(
             raise ValueError(
                 f"{argument} divides the weights over matrices without a topology; these have one: leave it out"
             )
-        return _existing(chosen, masks, sparsity), True
+        topologies = _existing(chosen, masks, sparsity)
+        for candidate, view, start in zip(chosen, views, topologies, strict=True):
+            try:
+                view.unit_topology(start)
+            except ValueError as error:
+                raise ValueError(f"{candidate.name}: {error}; choose the granularity that it was made with") from None
+        return topologies, True
     if sparsity is None:
         raise ValueError('sparsity= is needed, or topology="nonzero" or masks=, which have one already')
     _warn_of_zeros(chosen)
     if budgets is not None:
         if method.allocation.dense:
-            budgets = [_pruned_as_a_whole(each, method).full() for each in budgets]
-        return [each.random_topology(generator) for each in budgets], False
-    counts = method.allocation.counts(matrices.shapes, 1 - sparsity)
-    return matrices.random_topologies(chosen, counts, generator), False
+            budgets = [weight_budget.full() for weight_budget in budgets]
+        elif method.prunes:
+            raise ValueError(
+                f"method {method.name!r} starts less sparse than it ends, and cannot give every matrix its own "
+                "sparsity: give one number"
+            )
+        return [weight_budget.random_topology(method.allocation, generator) for weight_budget in budgets], False
+    counts = method.counts(matrices.shapes, sparsity, 0, None)
+    return matrices.random_topologies(method.allocation, counts, generator), False
 
 
-def pruned_counts(
+def prune_counts(
     method: Method,
-    shapes: Sequence[tuple[int, ...]],
-    names: Sequence[Sequence[str]],
+    matrices: Sequence[Matrix],
     sparsity: float | Sequence[WeightBudget],
     done: int,
     planned: int | None,
-) -> list[int]:
-    """Return the number of weights of each matrix after ``done`` rewirings of a method that prunes.
+) -> list[PruneCount]:
+    """Return the number of units of each matrix after ``done`` rewirings of a method that prunes.
 
-    ``names`` are those of the weights that make up each matrix. ``sparsity`` is the final one, or a budget per weight.
+    ``sparsity`` is the final one, or a budget per weight. A matrix whose gates have budgets has a number for each of
+    them. Frozen matrices keep what they have. If the method prunes over the network, only the sum is binding.
     """
+    counts: list[PruneCount] = []
     if isinstance(sparsity, float | int):
-        return method.counts(shapes, sparsity, done, planned)
-    final = {budget.chosen.name: budget.count for budget in sparsity}
-    sparsities = [
-        1 - sum(final[name] for name in parts) / math.prod(shape) for shape, parts in zip(shapes, names, strict=True)
-    ]
-    pairs = zip(shapes, sparsities, strict=True)
-    return [count for shape, each in pairs for count in method.counts([shape], each, done, planned)]
+        counts += method.counts([matrix.units.shape for matrix in matrices], sparsity, done, planned)
+    else:
+        budgets = {budget.chosen.name: budget for budget in sparsity}
+        counts += [
+            _prune_count(method, matrix.units, [budgets[part.name] for part in matrix.parts], done, planned)
+            for matrix in matrices
+        ]
+    frozen = [matrix.count if matrix.frozen else None for matrix in matrices]
+    assert method.pruning is not None
+    if not method.pruning.network:
+        return [
+            count if frozen_count is None else frozen_count for frozen_count, count in zip(frozen, counts, strict=True)
+        ]
+    remaining = sum(map(total, counts)) - sum(frozen_count or 0 for frozen_count in frozen)
+    shares: list[PruneCount] = []
+    for frozen_count in frozen:
+        # One unit for every other matrix, and the rest of the sum for the first one that is not frozen.
+        is_first = frozen_count is None and None not in frozen[: len(shares)]
+        shares.append(max(remaining - frozen.count(None) + 1, 1) if is_first else frozen_count or 1)
+    return shares
 
 
-def _pruned_as_a_whole(each: WeightBudget, method: Method) -> WeightBudget:
-    if each.by_gate:
-        raise ValueError(
-            f"method {method.name!r} prunes whole matrices and cannot give every gate its own sparsity: give "
-            f"{each.chosen.name} one number"
-        )
-    return each
+def _prune_count(
+    method: Method, units: Topology, final: Sequence[WeightBudget], done: int, planned: int | None
+) -> PruneCount:
+    """Return the number of units of a matrix with a budget of its own, or of each of its gates."""
+    if not any(budget.by_gate for budget in final):
+        sparsity = 1 - sum(budget.count for budget in final) / units.size
+        return method.counts([units.shape], sparsity, done, planned)[0]
+    counts: list[int] = []
+    for weight in final:
+        columns = units.size // units.shape[0]
+        rows = weight.view.units.gates.sizes if weight.by_gate else (weight.view.units.shape[0],)
+        for height, count in zip(rows, weight.counts, strict=True):
+            counts += method.counts([(height, columns)], 1 - count / (height * columns), done, planned)
+    return counts
+
+
+def total(count: PruneCount) -> int:
+    """Return the number of units of a matrix whose gates may have numbers of their own."""
+    return count if isinstance(count, int) else sum(count)
 
 
 @torch.no_grad()
 def rescale_(parameter: Tensor, topology: Topology, density: float, budget: WeightBudget | None) -> None:
-    """Divide weights by the square root of the density of their matrix, or of what their own budget is about."""
+    """Divide weights by the square root of the density of their matrix, or of the gate if gates have budgets."""
     if budget is not None and budget.by_gate:
         densities = topology.gate_densities()
-        for name, start, stop in topology.gates.row_ranges():
-            parameter[start:stop].div_(math.sqrt(densities[name]))
+        if topology.gates.axes == (0,):
+            for name, start, stop in topology.gates.row_ranges():
+                parameter[start:stop].div_(math.sqrt(densities[name]))
+            return
+        scales = [1 / math.sqrt(densities[name]) for name in topology.gates.names]
+        of_row = torch.repeat_interleave(torch.tensor(scales), torch.tensor(topology.gates.sizes))
+        parameter.mul_(rows_as(of_row, topology).to(parameter.device, parameter.dtype))
     else:
         parameter.div_(math.sqrt(density if budget is None else topology.density))
 
 
-def _given(chosen: Sequence[Chosen], topology: str, masks: Mapping[str, Tensor] | None, method: Method) -> bool:
-    stored = [each.name for each in chosen if each.stored]
+def _given(chosen: Sequence[Candidate], topology: str, masks: Mapping[str, Tensor] | None, method: Method) -> bool:
+    stored = [candidate.name for candidate in chosen if candidate.stored]
     obstacle = unpackable(method)
     if stored and obstacle is not None:
         raise ValueError(f"{stored[0]} is packed, but {obstacle}")
     if stored and masks is not None:
         raise ValueError(f"{stored[0]} is packed and has its topology already: leave masks= out")
     if stored and len(stored) < len(chosen) and topology == "random":
-        other = next(each.name for each in chosen if not each.stored)
+        unpacked = next(candidate.name for candidate in chosen if not candidate.stored)
         raise ValueError(
-            f"{stored[0]} is packed and has a topology, {other} has none: exclude one of them, or bind with "
+            f"{stored[0]} is packed and has a topology, {unpacked} has none: exclude one of them, or bind with "
             'topology="nonzero"'
         )
     existing = masks is not None or topology == "nonzero" or bool(stored)
@@ -368,8 +427,10 @@ def _given(chosen: Sequence[Chosen], topology: str, masks: Mapping[str, Tensor] 
     return existing
 
 
-def _existing(chosen: Sequence[Chosen], masks: Mapping[str, Tensor] | None, sparsity: float | None) -> list[Topology]:
-    """The topologies that masks give, or without them the weights that are not zero; of about this sparsity."""
+def _existing(
+    chosen: Sequence[Candidate], masks: Mapping[str, Tensor] | None, sparsity: float | None
+) -> list[Topology]:
+    """Return the topologies of masks or nonzero weights, whose sparsity must be close to this one."""
     topologies = []
     for name, weight, gates in chosen:
         if isinstance(weight, SparseWeight):
@@ -385,11 +446,11 @@ def _existing(chosen: Sequence[Chosen], masks: Mapping[str, Tensor] | None, spar
         topologies.append(Topology.from_mask(mask, gates))
         if topologies[-1].count == 0:
             raise ValueError(f"no weight of {name} exists: all of it is zero; exclude it, or leave one at least")
-    count, size = sum(each.count for each in topologies), sum(each.size for each in topologies)
-    found = 1 - count / size
+    count, size = sum(start.count for start in topologies), sum(start.size for start in topologies)
+    existing_sparsity = 1 - count / size
     if sparsity is None:
         return topologies
-    missing = budget([each.shape for each in topologies], 1 - sparsity) - count
+    missing = budget([start.shape for start in topologies], 1 - sparsity) - count
     lost = ""
     if missing > 0 and masks is None:
         lost = (
@@ -397,19 +458,26 @@ def _existing(chosen: Sequence[Chosen], masks: Mapping[str, Tensor] | None, spar
             "that are exactly zero, such as those that have just grown, are lost. The saved sparsifier has them: load "
             "its state with load_state_dict"
         )
-    if abs(found - sparsity) > 0.01:
-        problem = f"the existing topology has sparsity {found:.4g}, not {sparsity:g}: leave sparsity= out"
+    if abs(existing_sparsity - sparsity) > 0.01:
+        problem = f"the existing topology has sparsity {existing_sparsity:.4g}, not {sparsity:g}: leave sparsity= out"
         raise ValueError(f"{problem}; {lost}" if lost else problem)
     if lost:
         warnings.warn(lost, stacklevel=4)
     return topologies
 
 
-def _warn_of_zeros(chosen: Sequence[Chosen]) -> None:
-    """Warn if a topology is drawn for a model that seems to have one; a matrix of zeros only is a way to begin."""
-    parameters = [each.weight for each in chosen if isinstance(each.weight, nn.Parameter)]
-    begun = [each for each in parameters if not (each.is_meta or is_deferred(each)) and bool(each.any())]
-    existing, size = sum(int(each.count_nonzero()) for each in begun), sum(each.numel() for each in begun)
+def _warn_of_zeros(chosen: Sequence[Candidate]) -> None:
+    """Warn if a topology is drawn for a model that seems to have one; matrices of zeros only do not count."""
+    parameters = [candidate.weight for candidate in chosen if isinstance(candidate.weight, nn.Parameter)]
+    begun = [
+        parameter
+        for parameter in parameters
+        if not (parameter.is_meta or is_deferred(parameter)) and bool(parameter.any())
+    ]
+    existing, size = (
+        sum(int(parameter.count_nonzero()) for parameter in begun),
+        sum(parameter.numel() for parameter in begun),
+    )
     if existing < size / 2:
         warnings.warn(
             f"only {existing:,} of the model's {size:,} weights are not zero: it seems to be sparse already, and a new "
@@ -419,7 +487,7 @@ def _warn_of_zeros(chosen: Sequence[Chosen]) -> None:
 
 
 def check_saved_pool(state: Mapping[str, Any], method: Method) -> None:
-    """Raise if a saved state is of a method with another pool, unless one of both removes nothing.
+    """Raise an error if a state was saved with another pool, unless one of the methods removes nothing.
 
     States of earlier versions do not name their pool, and none was the layer.
     """

@@ -23,6 +23,7 @@ from selfish_rnn.topology.methods import (
     register,
     register_method,
 )
+from selfish_rnn.topology.newer import CHTS, CHTSS, GRANET, GSE, MEST, SRIGL
 from selfish_rnn.topology.redistribution import REDISTRIBUTIONS, Redistribution
 from selfish_rnn.topology.removal import POOLS, REMOVALS, Pool, Removal, Signal
 from selfish_rnn.topology.rewiring import Rewiring, prune, rewire
@@ -31,8 +32,8 @@ from selfish_rnn.topology.topology import ActiveWeights, LayerTopology, Topology
 from selfish_rnn.topology.views import View, parse_granularity
 
 __all__ = [
-    "ALLOCATIONS", "DENSE", "DSR", "GMP", "GROWTHS", "METHODS", "POOLS",
-    "REDISTRIBUTIONS", "REMOVALS", "RIGL", "SCHEDULES", "SELFISH", "SET", "SNFS", "STATIC", "STATIC_ER",
+    "ALLOCATIONS", "CHTS", "CHTSS", "DENSE", "DSR", "GMP", "GRANET", "GROWTHS", "GSE", "MEST", "METHODS", "POOLS",
+    "REDISTRIBUTIONS", "REMOVALS", "RIGL", "SCHEDULES", "SELFISH", "SET", "SNFS", "SRIGL", "STATIC", "STATIC_ER",
     "ActiveWeights", "Allocation", "GateLayout", "Growth", "LayerTopology", "Method", "Pool", "Pruning",
     "Redistribution", "Removal", "Rewiring", "Schedule", "Signal", "Topology", "View", "budget", "parse_granularity",
     "prune", "register", "register_method", "rewire",

@@ -150,6 +150,12 @@ class Method:
         return self.pruning is not None
 
     @property
+    def moves_between_matrices(self) -> bool:
+        """Whether a matrix may gain weights that another one loses, other than those of its layer."""
+        over_network = self.pool.network or self.redistribution.counts is not None
+        return (self.rewires and over_network) or (self.pruning is not None and self.pruning.network)
+
+    @property
     def stays_dense(self) -> bool:
         """Whether every weight exists throughout the run."""
         return self.allocation.dense and not self.prunes
@@ -162,9 +168,14 @@ class Method:
     @property
     def uses_gradients(self) -> bool:
         """Whether a rewiring uses gradients of the last backward pass, of existing weights or of other positions."""
-        return self.signal is not None or (
-            self.removal is not None and (self.removal.gradients or (self.rewires and self.redistribution.gradients))
-        )
+        return self.signal is not None or self.uses_weight_gradients
+
+    @property
+    def uses_weight_gradients(self) -> bool:
+        """Whether a rewiring uses the gradients of the existing weights in the last backward pass."""
+        if self.removal is None:
+            return False
+        return self.removal.gradients or (self.rewires and self.redistribution.gradients)
 
     @property
     def sparse_backward(self) -> bool:

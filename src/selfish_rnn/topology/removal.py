@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.topology.allocation import Part, by_name
+from selfish_rnn.topology.sampling import false_indices
 from selfish_rnn.topology.topology import ActiveWeights, Span, Topology, as_float
 
 
@@ -211,6 +213,22 @@ def remove_over_network(removal: Removal, values: Sequence[Tensor], rate: float,
     weights = [as_float(value).cpu() for value in values]
     removed = torch.split(removal.mark(torch.cat(weights), rate, **needs), [len(weight) for weight in weights])
     return [_keep_largest(marks, weight) for marks, weight in zip(removed, weights, strict=True)]
+
+
+def prune_over_network(removal: Removal, values: Sequence[Tensor], count: int, **needs: Any) -> list[Tensor]:
+    """Mark exactly ``count`` weights, ranked over all matrices but for the largest weight of each."""
+    weights = torch.cat([as_float(value).cpu() for value in values])
+    sizes = [len(value) for value in values]
+    spared = torch.zeros(len(weights), dtype=torch.bool)
+    for size, start in zip(sizes, itertools.accumulate(sizes, initial=0), strict=False):
+        if size:
+            spared[start + weights[start : start + size].abs().argmax()] = True
+    ranked = false_indices(spared)
+    if removal.gradients:
+        needs["gradients"] = needs["gradients"][ranked]
+    removed = torch.zeros(len(weights), dtype=torch.bool)
+    removed[ranked] = removal.mark(weights[ranked], count / max(len(ranked), 1), **needs)
+    return list(torch.split(removed, sizes))
 
 
 def gradients_for(part: Any, matrix: ActiveWeights) -> Tensor | None:

@@ -12,7 +12,16 @@ from torch import Tensor
 
 from selfish_rnn.topology.methods import Method
 from selfish_rnn.topology.redistribution import AfterRemoval, MatrixCounts
-from selfish_rnn.topology.removal import POOLS, Pool, Removal, Signal, gradients_for, remove, remove_over_network
+from selfish_rnn.topology.removal import (
+    POOLS,
+    Pool,
+    Removal,
+    Signal,
+    gradients_for,
+    prune_over_network,
+    remove,
+    remove_over_network,
+)
 from selfish_rnn.topology.sampling import contains, false_indices
 from selfish_rnn.topology.topology import ActiveWeights, LayerTopology, Network, Topology
 
@@ -141,12 +150,21 @@ class _RemovalStep:
         return remove(self.part, matrix, pool, rate, **self._needs(index))
 
     def network(self, network: Network, rate: float) -> list[Tensor]:
-        """Mark the weights to remove, ranked over all matrices."""
+        """Mark the fraction ``rate`` of the weights, ranked over all matrices."""
+        values, needs = self._of_network(network)
+        return remove_over_network(self.part, values, rate, **needs)
+
+    def pruned(self, network: Network, count: int) -> list[Tensor]:
+        """Mark exactly ``count`` weights, ranked over all matrices."""
+        values, needs = self._of_network(network)
+        return prune_over_network(self.part, values, count, **needs)
+
+    def _of_network(self, network: Network) -> tuple[list[Tensor], dict[str, Any]]:
         weights = [_for_removal(self.part, matrix()) for matrix in network]
         needs = self._needs(0)
         if self.part.gradients:
             needs["gradients"] = torch.cat([gradients for _, gradients in weights if gradients is not None])
-        return remove_over_network(self.part, [values for values, _ in weights], rate, **needs)
+        return [values for values, _ in weights], needs
 
     def rewired(self, network: Network, rates: Sequence[float], rate: float) -> list[Tensor]:
         """Mark the weights of all matrices to remove, and update the state."""
@@ -193,8 +211,7 @@ class _PruningPlan:
             if not all(isinstance(count, int) for count in counts):
                 raise ValueError(f"pruning {method.pruning.name} ranks all matrices, so gates have no counts")
             existing = sum(matrix().topology.count for matrix in network)
-            excess = max(existing - sum(cast(Sequence[int], counts)), 0)
-            self._marks = self._step.network(network, excess / max(existing, 1))
+            self._marks = self._step.pruned(network, max(existing - sum(cast(Sequence[int], counts)), 0))
 
     def rewiring(self, index: int) -> Rewiring:
         """Return the pruning of one matrix."""

@@ -297,6 +297,16 @@ def weight_positions(positions: Tensor, weight: Topology) -> Tensor:
     return _renumbered(positions, [weight.shape[axis] for axis in order], back)
 
 
+def rows_as(values: Tensor, weight: Topology) -> Tensor:
+    """Return one value for each row of the matrix in a shape that broadcasts over the weight."""
+    axes = weight.gates.axes
+    spread = values.view([weight.shape[axis] for axis in axes])
+    order = sorted(range(len(axes)), key=lambda place: axes[place])
+    return spread.permute(order).reshape(
+        [weight.shape[axis] if axis in axes else 1 for axis in range(len(weight.shape))]
+    )
+
+
 def _axis_order(weight: Topology) -> list[int]:
     axes = weight.gates.axes
     return [*axes, *(axis for axis in range(len(weight.shape)) if axis not in axes)]

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from selfish_rnn.corpora import Corpus, unigram_perplexity
 from selfish_rnn.engine import pack
+from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.optimizers import OPTIMIZERS, AveragedSettings, OptimizerSettings, epochs_before
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import LanguageModel
@@ -21,6 +22,7 @@ from selfish_rnn.optim import IterateAverage, NonMonotoneTrigger
 from selfish_rnn.sparsifier import SparseTraining, Sparsifier
 from selfish_rnn.sparsifier.deferred import deferred_init
 from selfish_rnn.sparsifier.iss import ISS, IntrinsicSparseStructures
+from selfish_rnn.sparsifier.units import views_of
 from selfish_rnn.training.ranks import Ranks, check_even_parts
 from selfish_rnn.training.windows import batched
 
@@ -184,7 +186,7 @@ def build_network(experiment: Experiment, vocabulary: int, rewirings: int) -> tu
         model = experiment.model.build(vocabulary)
     model = model.to(experiment.device)
     sparsifier = _build_sparsifier(experiment, model, rewirings)
-    return pack(model) if packed else model, sparsifier
+    return pack(model, precision=experiment.precision) if packed else model, sparsifier
 
 
 def planned_rewirings(experiment: Experiment, rows: int) -> int:
@@ -207,6 +209,8 @@ def _build_sparsifier(experiment: Experiment, model: LanguageModel, rewirings: i
         schedule=experiment.prune_schedule,
         rewire_every=experiment.rewire_every,
         exclude=model.dense_parameters,
+        granularity=experiment.granularity,
+        keep_diagonal=experiment.keep_diagonal,
         min_side=1,  # as in the paper, every matrix becomes sparse
         rescale=experiment.rescale,
         seed=_start_seed(experiment),
@@ -232,3 +236,7 @@ def check_before_training(experiment: Experiment, corpus: Corpus) -> None:
     model = experiment.model.outline(len(corpus.vocabulary))
     if experiment.method.name == ISS.name:
         model.unit_layers()
+    try:
+        views_of(model.sparse_matrices(), experiment.granularity, experiment.keep_diagonal, experiment.method.build())
+    except ValueError as error:
+        raise UserError(str(error)) from error

@@ -13,6 +13,8 @@ from selfish_rnn.engine.int8 import operators as int8
 from selfish_rnn.engine.int8.quantized_weight import QuantizedWeight
 from selfish_rnn.engine.operators.common import call, wants_gradients
 from selfish_rnn.engine.operators.recurrent import recurrent_layer
+from selfish_rnn.engine.packed_weight import PackedWeight
+from selfish_rnn.engine.precision import precision_of
 
 Layer = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 """Takes a window (steps x batch x features), h and c to the output at every step and the last h and c."""
@@ -37,8 +39,10 @@ def run_window(
     input_values = inputs.values
     recurrent_values = recurrence.values if recurrent_values is None else recurrent_values
     keep = wants_gradients(x, h, c, input_values, recurrent_values, *biases)
+    assert isinstance(inputs, PackedWeight)
+    precision = precision_of(inputs.precision, x.shape[0] * x.shape[1])
     matrices = input_values, inputs.index, recurrent_values, recurrence.index
-    y, h_last, c_last, *_ = call(recurrent_layer, x, h, c, *matrices, *biases, cell, keep)
+    y, h_last, c_last, *_ = call(recurrent_layer, x, h, c, *matrices, *biases, cell, keep, precision)
     return y, h_last, c_last
 
 

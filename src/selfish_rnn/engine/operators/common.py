@@ -18,6 +18,7 @@ from selfish_rnn.engine import library
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.index import Contents, check_count, contents
 from selfish_rnn.engine.parameters import PackedValues
+from selfish_rnn.engine.precision import bfloat16_index, operand_rows
 
 
 def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
@@ -47,7 +48,7 @@ def _of_one_device(function: Callable[..., Any], fake: Callable[..., Any]) -> Ca
     @functools.wraps(fake)
     def checked(*arguments: Any) -> Any:
         devices: dict[str, str] = {}
-        for name, argument in zip(inspect.signature(function).parameters, arguments, strict=True):
+        for name, argument in zip(inspect.signature(function).parameters, arguments, strict=False):
             for tensor in argument if isinstance(argument, list) else [argument]:
                 if isinstance(tensor, Tensor):
                     devices.setdefault(tensor.device.type, name)
@@ -127,6 +128,11 @@ class LayerWeights(NamedTuple):
         input_values, recurrent_values = contiguous(self.input_values, self.recurrent_values)
         return LayerWeights(input_values, self.input_index, recurrent_values, self.recurrent_index)
 
+    def with_indexes(self) -> dict[str, Tensor]:
+        """With the indexes of the bfloat16 kernels."""
+        indexes = map(bfloat16_index, (self.input_index, self.recurrent_index))
+        return {**self._asdict(), **dict(zip(("input_bf16_index", "recurrent_bf16_index"), indexes, strict=True))}
+
     def check(self, gate_rows: tuple[int, ...], inputs: int, hidden: int) -> None:
         """Whether they take so many features, and so many states, to gates of so many rows."""
         rows = sum(gate_rows)
@@ -134,9 +140,12 @@ class LayerWeights(NamedTuple):
         if not check_weight(self.recurrent_values, self.recurrent_index, rows, hidden).has_gates(gate_rows):
             raise _cut_otherwise(gate_rows)
 
-    def collect(self, x: Tensor, h_panels: Tensor, d_input: Tensor, d_recurrent: Tensor, hidden: int) -> None:
+    def collect(
+        self, x: Tensor, h_panels: Tensor, d_input: Tensor, d_recurrent: Tensor, hidden: int, precision: str = "float32"
+    ) -> None:
         """Leave the factors of the dense gradients, if they are wanted; the last two are gradients as panels."""
         tokens, rows = x.shape[0] * x.shape[1], contents(self.input_index).rows
+        panel_rows = PANEL_ROWS[precision]
         if is_collecting(self.input_index):
             collect(self.input_index, x, panel_rows(d_input, tokens, rows))
         if is_collecting(self.recurrent_index):
@@ -219,7 +228,17 @@ def panel_rows(panels: Tensor, columns: int, features: int) -> Tensor:
     return panels.view(-1, features, width).transpose(1, 2).reshape(-1, features)[:columns].clone()
 
 
+PANEL_ROWS = {"float32": panel_rows, "bfloat16": operand_rows}
+"""By precision, the function that makes tokens x features of panels."""
+
+
 # Checks
+
+
+def check_operands(operands: Tensor, precision: str) -> None:
+    """Whether operands that were kept have the precision of the kernel that reads them."""
+    if operands.dtype != getattr(torch, precision) or not operands.is_cpu or not operands.is_contiguous():
+        raise TypeError(f"kept operands must be contiguous, {precision} and on the CPU, not {operands.dtype}")
 
 
 def check_weight(values: Tensor, index: Tensor, outputs: int, inputs: int) -> Contents:

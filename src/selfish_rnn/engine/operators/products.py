@@ -6,6 +6,7 @@ Each takes the values and the index of packed weights as tensors, so that autogr
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import torch
@@ -16,12 +17,15 @@ from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.index import contents
 from selfish_rnn.engine.library import address, panel_floats
 from selfish_rnn.engine.operators import common
+from selfish_rnn.engine.precision import bfloat16_index, call_in_workspace
 
 # Linear
 
 
 @common.operator("linear")
-def linear(x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, rows: int) -> Tensor:
+def linear(
+    x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, rows: int, precision: str = "float32"
+) -> Tensor:
     """``x W^T + bias`` for x of … x columns."""
     x, values = common.contiguous(x, values)
     bias = common.contiguous_if(bias)
@@ -30,19 +34,24 @@ def linear(x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, rows: 
     common.check_shape("bias", bias, rows)
     n = x.numel() // columns
     y = x.new_empty(*x.shape[:-1], rows)
-    if n:
+    if n and precision == "bfloat16":
+        indexes = address(index), address(bfloat16_index(index))
+        call_in_workspace("selfish_bf16_linear", *indexes, *map(address, (values, bias, x)), n, address(y))
+    elif n:
         work = library.workspace(x_panels=panel_floats(n, columns) if n > 1 else 0)["x_panels"]
         library.kernels().selfish_linear(*map(address, (index, values, bias, x)), n, address(y), address(work))
     return y
 
 
 @linear.register_fake
-def _(x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, rows: int) -> Tensor:
+def _(x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, rows: int, precision: str = "float32") -> Tensor:
     return x.new_empty(*x.shape[:-1], rows)
 
 
 @common.operator("linear_backward")
-def linear_backward(x: Tensor, gradient: Tensor, values: Tensor, index: Tensor, needs: list[bool]) -> list[Tensor]:
+def linear_backward(
+    x: Tensor, gradient: Tensor, values: Tensor, index: Tensor, needs: list[bool], precision: str = "float32"
+) -> list[Tensor]:
     """The gradients of x, values and bias; empty where not needed."""
     x, gradient, values = common.contiguous(x, gradient, values)
     columns, rows = x.shape[-1], gradient.shape[-1]
@@ -52,6 +61,11 @@ def linear_backward(x: Tensor, gradient: Tensor, values: Tensor, index: Tensor, 
     found = _linear_gradients(x, gradient, values, needs)
     if n == 0:
         return [tensor.zero_() for tensor in found]
+    if precision == "bfloat16":
+        indexes = address(index), address(bfloat16_index(index))
+        inputs, wanted = map(address, (values, x, gradient)), map(address, common.where_needed(found, needs))
+        call_in_workspace("selfish_bf16_linear_backward", *indexes, *inputs, n, *wanted)
+        return found
     work = library.workspace(panels=panel_floats(n, rows + columns))["panels"]
     scratch = library.transposed_scratch(values) if needs[0] else None
     results = *common.where_needed(found, needs), scratch, work
@@ -64,12 +78,14 @@ def _linear_gradients(x: Tensor, gradient: Tensor, values: Tensor, needs: list[b
 
 
 @linear_backward.register_fake
-def _(x: Tensor, gradient: Tensor, values: Tensor, index: Tensor, needs: list[bool]) -> list[Tensor]:
+def _(
+    x: Tensor, gradient: Tensor, values: Tensor, index: Tensor, needs: list[bool], precision: str = "float32"
+) -> list[Tensor]:
     return _linear_gradients(x, gradient, values, needs)
 
 
 def _save_linear(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, values, index, bias, _ = inputs
+    x, values, index, bias, _, ctx.precision = inputs
     ctx.save_for_backward(x, values, index)
     ctx.has_bias = bias is not None
 
@@ -78,9 +94,9 @@ def _linear_autograd(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     x, values, index = ctx.saved_tensors
     needs = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.has_bias and ctx.needs_input_grad[3]]
     collect(index, x, gradient)
-    found = linear_backward(x, gradient, values, index, needs)
+    found = linear_backward(x, gradient, values, index, needs, ctx.precision)
     dx, dvalues, dbias = common.where_needed(found, needs)
-    return dx, dvalues, None, dbias, None
+    return dx, dvalues, None, dbias, None, None
 
 
 linear.register_autograd(_linear_autograd, setup_context=_save_linear)
@@ -148,7 +164,13 @@ lookup_backward.register_autograd(common.refuse_second_derivative)
 
 @common.operator("cross_entropy")
 def cross_entropy(
-    x: Tensor, values: Tensor, index: Tensor, bias: Tensor, targets: Tensor, gradients: bool
+    x: Tensor,
+    values: Tensor,
+    index: Tensor,
+    bias: Tensor,
+    targets: Tensor,
+    gradients: bool,
+    precision: str = "float32",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The mean cross-entropy of ``softmax(x W^T + bias)`` with ``targets``, and with ``gradients`` those of x, values
     and bias, which are at hand: without them they are empty."""
@@ -162,10 +184,17 @@ def cross_entropy(
     found = _loss_gradients(x, values, bias, gradients)
     if n == 0:
         return x.new_tensor(torch.nan), *(tensor.zero_() for tensor in found)  # type: ignore[return-value]
+    given = common.where_needed(found, [gradients] * 3)
+    if precision == "bfloat16":
+        result = ctypes.c_double()
+        indexes = address(index), address(bfloat16_index(index))
+        inputs = map(address, (values, bias, x, targets))
+        arguments = *indexes, *inputs, n, *map(address, given), ctypes.addressof(result)
+        call_in_workspace("selfish_bf16_cross_entropy", *arguments)
+        return x.new_tensor(result.value), *found  # type: ignore[return-value]
     kernels = library.kernels()
     work = library.workspace(scores=kernels.selfish_cross_entropy_floats(n, rows, columns))["scores"]
     scratch = library.transposed_scratch(values) if gradients else None
-    given = common.where_needed(found, [gradients] * 3)
     loss = kernels.selfish_cross_entropy(
         *map(address, (index, values, bias, x, targets)), n, *map(address, (*given, scratch, work))
     )
@@ -178,13 +207,19 @@ def _loss_gradients(x: Tensor, values: Tensor, bias: Tensor, gradients: bool) ->
 
 @cross_entropy.register_fake
 def _(
-    x: Tensor, values: Tensor, index: Tensor, bias: Tensor, targets: Tensor, gradients: bool
+    x: Tensor,
+    values: Tensor,
+    index: Tensor,
+    bias: Tensor,
+    targets: Tensor,
+    gradients: bool,
+    precision: str = "float32",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return x.new_empty(()), *_loss_gradients(x, values, bias, gradients)  # type: ignore[return-value]
 
 
 def _save_loss(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, values, index, bias, targets, ctx.has_gradients = inputs
+    x, values, index, bias, targets, ctx.has_gradients, _ = inputs
     ctx.save_for_backward(*output[1:], x, values, index, bias, targets)
     ctx.mark_non_differentiable(*output[1:])
     ctx.set_materialize_grads(False)
@@ -192,12 +227,12 @@ def _save_loss(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) ->
 
 def _loss_autograd(ctx: Any, gradient: Tensor | None, *unused: Tensor | None) -> tuple[Tensor | None, ...]:
     if gradient is None or not ctx.has_gradients:
-        return (None,) * 6
+        return (None,) * 7
     *found, x, values, index, bias, targets = ctx.saved_tensors
     if is_collecting(index):
         collect(index, x, _score_gradients(x, values, index, bias, targets) * gradient)
     dx, dvalues, dbias = (common.once_differentiable(tensor, x, values, bias) * gradient for tensor in found)
-    return dx, dvalues, None, dbias, None, None
+    return dx, dvalues, None, dbias, None, None, None
 
 
 def _score_gradients(x: Tensor, values: Tensor, index: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
