@@ -453,4 +453,6 @@ class PackedWeight(nn.Module, SparseWeight):
         mark_values(self.values, self, self.shape, None)  # what is copied into them comes with its index
         own = {prefix + "values": values.to("cpu")[order]}
         super()._load_from_state_dict(own, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        before = self._buffers["index"]
         self._take_index(index.to(self.values.device))
+        dense_gradients.move(before, self._buffers["index"])
