@@ -25,6 +25,8 @@ compile() { # source, flags of its own
 compile engine/kernels/packing
 compile engine/kernels/checking
 compile engine/kernels/kernels_portable
+compile engine/kernels/bf16_index
+compile engine/kernels/bf16_portable
 compile runtime/kernels/int8_portable -ffp-contract=off
 if [ "$(uname -m)" = x86_64 ]; then
   compile engine/kernels/dispatch -DSELFISH_X86
@@ -32,6 +34,9 @@ if [ "$(uname -m)" = x86_64 ]; then
   avx512="-mavx2 -mfma -mavx512f -mavx512vl -mavx512dq -mavx512bw"
   # shellcheck disable=SC2086
   compile engine/kernels/kernels_avx512 $avx512
+  compile engine/kernels/bf16_dispatch -DSELFISH_X86
+  # shellcheck disable=SC2086
+  compile engine/kernels/bf16_avx512 $avx512 -mavx512bf16
   compile runtime/kernels/dispatch -DSELFISH_X86
   compile runtime/kernels/int8_avx2 -ffp-contract=off -mavx2 -mfma
   compile runtime/kernels/int8_avx_vnni -ffp-contract=off -mavx2 -mfma -mavxvnni
@@ -41,6 +46,7 @@ if [ "$(uname -m)" = x86_64 ]; then
   compile runtime/kernels/int8_avx512_vbmi -ffp-contract=off $avx512 -mavx512vnni -mavx512vbmi -mavx512vbmi2
 else
   compile engine/kernels/dispatch
+  compile engine/kernels/bf16_dispatch
   compile runtime/kernels/dispatch
 fi
 g++ -shared -fopenmp -fsanitize=address,undefined "$folder"/*.o -o "$folder/_kernels.so"

@@ -14,7 +14,9 @@ from selfish_rnn.engine import abi, library
 
 MAPS = Path("/proc/self/maps")
 SOURCE = Path(__file__).parents[2] / "src" / "selfish_rnn"
-HEADERS = tuple(SOURCE / package / "kernels" / "abi.hpp" for package in ("engine", "runtime"))
+HEADERS = tuple(
+    SOURCE / name for name in ("engine/kernels/abi.hpp", "engine/kernels/bf16_abi.hpp", "runtime/kernels/abi.hpp")
+)
 
 
 def test_without_the_library_the_engine_is_not_available(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -66,7 +68,7 @@ def test_every_structure_is_the_one_of_the_header() -> None:
     for structure, body in re.findall(r"^struct (\w+) \{\n(.*?)^\};", code, flags=re.DOTALL | re.MULTILINE):
         names[structure] = re.findall(r"(\w+)(?:\[\d+\])?[,;]", body)
     found = library.structures()
-    assert len(found) == 13
+    assert len(found) == 16
     assert {name: [field for field, _ in found[name]._fields_] for name in found} == names
     for structure in found.values():
         for offset, (field, kind) in zip(offsets(structure), structure._fields_, strict=True):

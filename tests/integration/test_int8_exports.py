@@ -83,9 +83,9 @@ def test_the_command_line_exports_evaluates_and_generates(folder: Path, tmp_path
     assert step is not None
     assert compiled.words == list(load_model(file).vocabulary.tokens)
     stream = compiled.stream()
-    stream.tokens["word"][0] = 3
+    stream.tokens["x"][0] = 3
     stream.run()
-    assert step(3).tolist() == stream.outputs["scores"].tolist()
+    assert step(3).tolist() == stream.outputs["y"].tolist()
 
 
 def test_what_does_not_fit_is_refused(folder: Path, texts: Path, tmp_path: Path) -> None:

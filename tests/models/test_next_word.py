@@ -11,11 +11,10 @@ from torch import Tensor
 from selfish_rnn import Sparsifier, pack
 from selfish_rnn.engine import available, quantize
 from selfish_rnn.engine.int8.targets import int8_target, int8_targets, use_int8_target
-from selfish_rnn.errors import UserError
 from selfish_rnn.models import LanguageModel, MixtureOfSoftmaxesLSTM, OrderedNeuronsLSTM, RecurrentHighwayNetwork
 from selfish_rnn.models.stacked import StackedRNN
-from selfish_rnn.runtime.next_word import NextWord, choose, recurrent
-from selfish_rnn.runtime.program import Program
+from selfish_rnn.runtime import Stream
+from selfish_rnn.runtime.next_word import choose
 
 pytestmark = pytest.mark.skipif(not available(), reason="the packed engine's kernels are not built")
 
@@ -45,9 +44,9 @@ def by_modules(model: LanguageModel) -> Tensor:
     return model(torch.tensor(WORDS).view(-1, 1))[0][:, 0]
 
 
-def by_steps(step: NextWord | None) -> Tensor:
+def by_steps(step: Stream | None) -> Tensor:
     assert step is not None
-    return torch.stack([step(word).clone() for word in WORDS])
+    return step.run(WORDS)
 
 
 def centred(scores: Tensor) -> Tensor:
@@ -59,7 +58,7 @@ def test_packed_steps_are_what_the_modules_say(name: str) -> None:
     model = pack(sparse_model(name), strict=True)
     step = model.next_word()
     assert step is not None
-    assert step.precision == "float32"
+    assert {layer.precision for layer in step.layers} == {"float32"}
     torch.testing.assert_close(by_steps(step), by_modules(model), atol=1e-5, rtol=1e-4)
 
 
@@ -69,7 +68,7 @@ def test_int8_steps_are_what_the_modules_say_and_near_to_single_precision(name: 
     model = quantize(copy.deepcopy(dense), strict=True)
     step = model.next_word()
     assert step is not None
-    assert step.precision == "int8"
+    assert "int8" in {layer.precision for layer in step.layers}
     found, expected = by_steps(step), by_modules(model)
     if name in ("lstm", "tied", "widths", "gru", "rnn"):
         assert torch.equal(found, expected)
@@ -97,25 +96,19 @@ def test_int8_steps_are_bit_equal_on_every_processor_and_for_any_threads(name: s
 def test_the_state_can_be_kept_given_back_and_reset() -> None:
     step = quantize(sparse_model("lstm")).next_word()
     assert step is not None
-    first = step(3).clone()
-    state, second = step.state, step(4).clone()
+    first = step(3)
+    state, second = step.state(), step(4)
     assert not torch.equal(step(4), second)
-    step.state = state
+    step.set_state(state)
     assert torch.equal(step(4), second)
     step.reset()
     assert torch.equal(step(3), first)
-    with pytest.raises(IndexError, match="word 41 is out of range"):
+    with pytest.raises(IndexError, match="token 41 is out of range"):
         step(41)
 
 
 def test_a_dense_model_has_no_such_call() -> None:
     assert MODELS["lstm"]().next_word() is None
-
-
-def test_bidirectional_layers_are_refused() -> None:
-    program = Program()
-    with pytest.raises(ValueError, match="it is bidirectional"):
-        recurrent(program, torch.nn.LSTM(3, 4, bidirectional=True), program.input("x", 3))
 
 
 def test_words_are_drawn_as_often_as_they_are_likely() -> None:
@@ -142,12 +135,11 @@ def test_words_are_drawn_alike_without_the_kernels(monkeypatch: pytest.MonkeyPat
     assert [choose(scores, **each) for each in options] == drawn  # type: ignore[arg-type]
 
 
-def test_a_model_without_a_description_has_no_compiled_step() -> None:
-    class Undescribed(StackedRNN):
-        describe = LanguageModel.describe
+def test_a_model_that_cannot_be_streamed_has_no_such_call() -> None:
+    class Sine(StackedRNN):
+        def logits(self, output: Tensor) -> Tensor:
+            return super().logits(output).sin()
 
-    model = Undescribed(20, embedding=8, hidden=8, dropout=0.0)
+    model = Sine(20, embedding=8, hidden=8, dropout=0.0)
     Sparsifier(model, sparsity=0.5, rewirings=1, min_side=1)
     assert pack(model).next_word() is None
-    with pytest.raises(UserError, match="Undescribed has no compiled step, because it does not describe one"):
-        model.describe(None, None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What is compared: the engines of this package, and the rivals a user could pick instead."""
+"""Engines to compare: those of this package, and rivals that users could choose instead."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ KINDS = {
     "width": "as many weights in a wider network",
     "stream": "one step of one layer",
 }
-"""What is measured, with what it is called."""
+"""Titles of the measurements."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """One way to compute the same network.
+    """Implementation of the same network.
 
-    ``kinds`` are the measurements it takes part in, ``baseline_of`` those in which it is the baseline if it is the
-    fastest of such. ``networks`` are the networks it can run (empty: all), ``packages`` what must be installed for it.
-    ``kernels`` says that it takes the kernels of this package. ``tolerance`` is how far its results may be from those
-    of dense float32 torch, as a fraction. The figure shows the baseline and those that have a ``colour``.
+    ``kinds`` are its measurements, ``baseline_of`` those in which it is the baseline if it is the fastest candidate.
+    ``networks`` are the networks it can run (empty: all), ``packages`` its requirements. ``kernels`` is true if it uses
+    the kernels of this package, whose products have a ``precision``. ``tolerance`` is the allowed relative difference
+    to dense float32 torch. The figure shows the baseline and the engines with a ``colour``.
     """
 
     label: str
@@ -34,12 +34,13 @@ class Engine:
     packages: tuple[str, ...] = ()
     tolerance: float = 1e-3
     kernels: bool = False
+    precision: str = "float32"
     colour: str | None = None
     marker: str = "o"
 
     @property
     def missing(self) -> list[str]:
-        """The packages that are not installed."""
+        """Packages that are not installed."""
         return [package for package in self.packages if find_spec(package) is None]
 
 
@@ -68,6 +69,7 @@ ENGINES: dict[str, Engine] = {
     "no-onednn": Engine("dense torch without oneDNN", ("step", "inference"), ("step", "inference")),
     # In training it is no baseline: it makes other steps than float32 does.
     "bfloat16": Engine("dense bfloat16", ("step", "inference"), ("inference",), tolerance=0.05),
+    "bfloat16-hand": Engine("dense bfloat16 by hand", ("step",), networks=("lstm",), tolerance=0.05),
     "float16": _dense_rival("dense float16 (quantize_dynamic)", 0.01),
     "int8": _dense_rival("dense int8 (quantize_dynamic)", 0.2),
     "compiled": _dense_rival("dense torch.compile", 1e-3, networks=(), kinds=_STEPS),
@@ -79,6 +81,9 @@ ENGINES: dict[str, Engine] = {
     "csr": Engine("torch CSR", ("inference", "operators"), networks=("lstm",), colour="#a83279", marker="^"),
     "sparseprop": Engine("SparseProp", ("operators",), packages=("sparseprop",)),
     "packed": Engine("packed", ("step", "inference", "operators", "memory", "width"), kernels=True, colour="#1b6ca8"),
+    "packed-bfloat16": Engine(
+        "packed bfloat16", ("step", "memory"), tolerance=0.05, kernels=True, precision="bfloat16", colour="#0b3d66"
+    ),
     "packed-call": Engine("packed, one call", ("inference",), kernels=True, colour="#5aa9d6", marker="D"),
     "packed-int8": Engine(
         "packed int8, one call", ("inference",), tolerance=0.2, kernels=True, colour="#2a9d4a", marker="v"
@@ -93,9 +98,9 @@ network does what a dense one does."""
 
 
 def measured(kind: str, network: str) -> list[str]:
-    """The engines that a kind of measurement is made of; the products are those of one matrix of no network."""
+    """Return the engines of a kind of measurement. Products have a matrix instead of a network."""
     return [
         name
-        for name, one in ENGINES.items()
-        if kind in one.kinds and (kind == "operators" or network in (one.networks or (network,)))
+        for name, engine in ENGINES.items()
+        if kind in engine.kinds and (kind == "operators" or network in (engine.networks or (network,)))
     ]

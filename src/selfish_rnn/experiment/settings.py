@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 import torch
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
-from selfish_rnn.errors import shown
+from selfish_rnn.errors import short_repr
 from selfish_rnn.experiment.methods import CONFIGURABLE_METHODS, WITHOUT_PARTS
 from selfish_rnn.experiment.optimizers import OPTIMIZERS, AveragedSettings, AverageSettings, OptimizerSection
 from selfish_rnn.experiment.sections import Count, Factor, Rate, Section, Seed, expand_name, one_of, part
@@ -178,12 +178,12 @@ def check_device(name: str) -> str:
     if name == "cpu:0":
         return "cpu"
     if name != "cpu" and name.partition(":")[0] != "cuda":
-        raise ValueError(f"device must be cpu or cuda, got {shown(name)}")
+        raise ValueError(f"device must be cpu or cuda, got {short_repr(name)}")
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"device {shown(name)} cannot be used here ({reason}); cpu always can") from None
+        raise ValueError(f"device {short_repr(name)} cannot be used here ({reason}); cpu always can") from None
     return name
 
 
@@ -234,6 +234,10 @@ class Experiment(Section):
     start_seed: Seed | None = Field(None, description="seed for the initial weights and topology; null: `seed`")
     engine: Literal["auto", "masked", "packed"] = Field(
         "auto", description="masked: dense tensors and a mask; packed: existing weights only; auto: the faster one"
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="precision of the packed engine's products: float32, or bfloat16 operands with float32 sums",
     )
     device: Annotated[str, AfterValidator(check_device)] = Field("cpu", description="cpu, cuda or cuda:1")
     threads: int | None = Field(None, gt=0, le=MOST_THREADS, description="CPU threads; null: torch's default")

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor, nn
 
 from selfish_rnn.engine import output_loss
 from selfish_rnn.engine.int8.quantized_weight import quantized_weights
 from selfish_rnn.engine.packed_weight import packed_weights
 from selfish_rnn.errors import UserError
-from selfish_rnn.runtime.next_word import NextWord, word_program
-from selfish_rnn.runtime.program import Program, Token, Value
+from selfish_rnn.runtime import Stream, UntranslatableError, stream
 from selfish_rnn.sparsifier.iss import UnitLayer
-from selfish_rnn.sparsifier.selection import Chosen, choose_weights
+from selfish_rnn.sparsifier.selection import Candidate, choose_weights
 
 State = tuple[Tensor, ...]
 """Recurrent state that is carried from one window to the next, as a flat tuple of tensors."""
@@ -62,7 +62,7 @@ class LanguageModel(nn.Module, abc.ABC):
     dense_parameters: ClassVar[tuple[str, ...]] = ()
     """Name patterns (as in :mod:`fnmatch`) of the weights that stay dense although their module is known."""
 
-    def sparse_matrices(self) -> list[Chosen]:
+    def sparse_matrices(self) -> list[Candidate]:
         """Return the weights that become sparse: all of known modules except :attr:`dense_parameters`."""
         return list(choose_weights(self, None, self.dense_parameters))
 
@@ -83,31 +83,23 @@ class LanguageModel(nn.Module, abc.ABC):
         """Return the mean negative log-probability of ``targets``."""
         return output_loss(self.decoder, output, targets)
 
-    def describe(self, program: Program, word: Token) -> Value:
-        """Add the operations from a word to the scores of the next to a program, without dropout; return the scores.
+    def next_word(self) -> Stream | None:
+        """Return a stream of words, which computes the scores of the next one in one call of the kernels.
 
-        A model that does not override this has no compiled step.
-        """
-        raise UserError(
-            f"{type(self).__name__} has no compiled step, because it does not describe one: define describe(program, "
-            "word)"
-        )
-
-    def next_word(self) -> NextWord | None:
-        """Return the compiled step, which computes the scores of the next word in one call of the kernels.
-
-        Return None for a model without packed or int8 weights, and for one that does not :meth:`describe` its step.
+        Return None for a model without packed or int8 weights, and for one that cannot be streamed.
 
         >>> step = model.next_word()
         >>> scores = step(word)
         """
-        described = type(self).describe is not LanguageModel.describe
-        if not described or not (packed_weights(self) or quantized_weights(self)):
+        if not (packed_weights(self) or quantized_weights(self)):
             return None
-        program = word_program(self.decoder.out_features, self.describe)
+        try:
+            step = stream(self, torch.zeros(1, 1, dtype=torch.int64), time_axis=0)
+        except UntranslatableError:
+            return None
         if self.vocabulary is not None:
-            program.words = list(self.vocabulary.tokens)
-        return NextWord(program)
+            step.program.words = list(self.vocabulary.tokens)
+        return step
 
     def unit_layers(self) -> list[UnitLayer]:
         """Return the recurrent layers as units, for intrinsic sparse structures; not every model defines them."""

@@ -22,8 +22,6 @@ from selfish_rnn.models.base import (
 from selfish_rnn.models.cells.mixture import MixtureDecoder
 from selfish_rnn.models.cells.weight_drop import WeightDropLSTM
 from selfish_rnn.models.regularisers import embed, locked_dropout
-from selfish_rnn.runtime.next_word import product, recurrent
-from selfish_rnn.runtime.program import Program, Token, Value
 
 
 class MixtureOfSoftmaxesLSTM(LanguageModel):
@@ -104,15 +102,6 @@ class MixtureOfSoftmaxesLSTM(LanguageModel):
             after.extend(carried)
             probability = self.dropouts.hidden
         return Encoded(locked_dropout(raw, self.dropouts.output, self.training), raw, tuple(after))
-
-    def describe(self, program: Program, word: Token) -> Value:
-        x = program.embedding(self.embedding.weight, word)
-        for at, rnn in enumerate(self.rnns):
-            x = recurrent(program, rnn, x, f"rnn{at}")
-        prior = program.softmax(product(program, self.prior.weight, x))
-        latent = program.tanh(product(program, self.latent.weight, x, self.latent.bias))
-        scores = product(program, self.decoder.weight, latent, self.decoder.bias, self.experts)
-        return program.mixture(prior, program.softmax(scores, self.experts))
 
     def logits(self, output: Tensor) -> Tensor:
         """Return the log-probabilities of all words. In training, :meth:`loss` takes a fraction of the memory."""

@@ -20,8 +20,6 @@ from selfish_rnn.models.base import (
 )
 from selfish_rnn.models.cells.ordered_neurons import CellOutput, OrderedNeuronsCell
 from selfish_rnn.models.regularisers import embed, locked_dropout
-from selfish_rnn.runtime.next_word import product
-from selfish_rnn.runtime.program import Program, Token, Value
 
 
 class MasterDistances(NamedTuple):
@@ -93,19 +91,6 @@ class OrderedNeuronsLSTM(LanguageModel):
         raw = outputs[-1].hidden
         state = tuple(tensor for output in outputs for tensor in (output.hidden[-1], output.cell))
         return Encoded(locked_dropout(raw, self.dropouts.output, self.training), raw, state)
-
-    def describe(self, program: Program, word: Token) -> Value:
-        x = program.embedding(self.embedding.weight, word)
-        for at, cell in enumerate(self.cells):
-            h, c = (program.state(f"cell{at}.{name}", cell.hidden) for name in "hc")
-            # In training weights are dropped without scaling the others up, so the mean of the sums is smaller.
-            before = program.multiply(h, 1 - cell.weight_drop)
-            sums = product(program, cell.weight_recurrent, before, cell.bias_recurrent)
-            inputs = product(program, cell.weight_input, x, cell.bias_input)
-            x, c_next = program.ordered_cell(inputs, sums, c, cell.chunk)
-            program.set_state(h, x)
-            program.set_state(c, c_next)
-        return product(program, self.decoder.weight, x, self.decoder.bias)
 
     @torch.no_grad()
     def distances(self, tokens: Tensor, state: State | None = None) -> MasterDistances:

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from selfish_rnn.models.base import Dropouts, Encoded, LanguageModel, State, check_init_range, check_sizes
 from selfish_rnn.models.cells.highway import HIGHWAY_GATES, HighwayCell
 from selfish_rnn.models.regularisers import dropout_mask, embed, locked_dropout
-from selfish_rnn.runtime.next_word import product
-from selfish_rnn.runtime.program import Program, Token, Value
 from selfish_rnn.sparsifier.iss import UnitLayer, UnitPart
 
 
@@ -69,17 +67,6 @@ class RecurrentHighwayNetwork(LanguageModel):
             mask = dropout_mask(initial.shape, self.dropouts.hidden, initial)
         raw = self.cell(embedded, initial, mask)
         return Encoded(locked_dropout(raw, self.dropouts.output, self.training), raw, (raw[-1],))
-
-    def describe(self, program: Program, word: Token) -> Value:
-        x = state = program.state("state", self.cell.hidden)
-        weights, biases = self.cell.recurrent_weights(), self.cell.recurrent_biases()
-        embedded = program.embedding(self.embedding.weight, word)
-        inputs = product(program, self.cell.weight_input, embedded, self.cell.bias_input)
-        for level, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
-            sums = product(program, weight, x, bias)
-            x = program.highway_cell(sums, None if level else inputs, x)
-        program.set_state(state, x)
-        return product(program, self.decoder.weight, x, self.decoder.bias)
 
     def unit_layers(self) -> list[UnitLayer]:
         """Return one layer: a unit spans all depths, because the carry path connects its states.

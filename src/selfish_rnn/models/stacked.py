@@ -12,8 +12,6 @@ from torch.nn import functional
 from selfish_rnn.engine.modules.basic import reset_uniform
 from selfish_rnn.errors import UserError
 from selfish_rnn.models.base import Encoded, LanguageModel, State, check_init_range, check_probabilities, check_sizes
-from selfish_rnn.runtime.next_word import product, recurrent
-from selfish_rnn.runtime.program import Program, Token, Value
 from selfish_rnn.sparsifier.iss import UnitLayer, UnitPart
 
 Cell = Literal["lstm", "gru", "rnn"]
@@ -111,12 +109,6 @@ class StackedRNN(LanguageModel):
                 raw, hidden = rnn(entering, state[first])
                 after.append(hidden)
         return Encoded(functional.dropout(raw, self.dropout, self.training), raw, tuple(after))
-
-    def describe(self, program: Program, word: Token) -> Value:
-        x = program.embedding(self.embedding.weight, word)
-        for at, rnn in enumerate(self._rnns()):
-            x = recurrent(program, rnn, x, f"rnn{at}")
-        return product(program, self.decoder.weight, x, self.decoder.bias)
 
     def unit_layers(self) -> list[UnitLayer]:
         """Return one entry per recurrent layer; the next layer, or the decoder, reads it.

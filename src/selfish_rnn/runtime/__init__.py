@@ -3,5 +3,6 @@
 from selfish_rnn.runtime.calibration import Calibration, calibrate
 from selfish_rnn.runtime.cells import register_step
 from selfish_rnn.runtime.streaming import Stream, load_stream, stream
+from selfish_rnn.runtime.tracing import UntranslatableError
 
-__all__ = ["Calibration", "Stream", "calibrate", "load_stream", "register_step", "stream"]
+__all__ = ["Calibration", "Stream", "UntranslatableError", "calibrate", "load_stream", "register_step", "stream"]

@@ -14,10 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from selfish_rnn.errors import UserError
 from selfish_rnn.runtime.compiled import CompiledProgram, CompiledStream
 from selfish_rnn.runtime.precision import LayerPrecision, LayerReport, Precisions
 from selfish_rnn.runtime.program import Program
 from selfish_rnn.runtime.stored import load_program, save_program
+from selfish_rnn.runtime.tracing import UntranslatableError
 from selfish_rnn.runtime.translation import (
     Call,
     Difference,
@@ -88,6 +90,11 @@ def _translated(
     call = understand(model, inputs, state, time_axis)
     choice = Precisions("float32")
     program = translate(call, choice)
+    if program.states and call.axis is None and call.state is None:
+        raise UntranslatableError(
+            "the forward takes no sequence that is longer than the example, so the state that its layers keep cannot "
+            "be checked: pass time_axis=, or a state that the forward takes and returns (state=)"
+        )
     call = check_sequence(call, program)
     reference = call.reference()
     result = Stream(program, choice.reports.values())
@@ -116,8 +123,8 @@ def _outputs(stream: Stream, call: Call, steps: int) -> list[dict[str, Tensor]]:
     return results
 
 
-def _unlike(call: Call, worst: Difference) -> ValueError:
-    return ValueError(
+def _unlike(call: Call, worst: Difference) -> UntranslatableError:
+    return UntranslatableError(
         f"{type(call.model).__name__} cannot be streamed: one step at a time its output {worst.output} differs from "
         f"its forward over a sequence by {worst.absolute:.3g} at step {worst.step} ({worst.relative:.2g} of the "
         "largest output). A part of it depends on more than the step and the states of its layers. A loop or scan of "
@@ -133,9 +140,13 @@ def load_stream(path: str | os.PathLike[str]) -> Stream:
     :class:`~selfish_rnn.UserError`.
     """
     program = load_program(path)
-    report = json.loads(program.metadata.pop(_REPORT, "{}"))
-    layers = [LayerReport(**{**layer, "shape": tuple(layer["shape"])}) for layer in report.get("layers", [])]
-    return Stream(program, layers, float(report.get("error", 0.0)))
+    try:
+        report = json.loads(program.metadata.pop(_REPORT, "{}"))
+        layers = [LayerReport(**{**layer, "shape": tuple(layer["shape"])}) for layer in report.get("layers", [])]
+        error = float(report.get("error", 0.0))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as damage:
+        raise UserError(f"{path} is damaged: its report on layers cannot be read") from damage
+    return Stream(program, layers, error)
 
 
 class Stream:

@@ -31,7 +31,7 @@ Translator = Callable[..., Any]
 
 
 class UntranslatableError(ValueError):
-    """An operation that has no translation: its name, the module and the reason."""
+    """A model that cannot be streamed: the message names the module, the operation and the reason."""
 
 
 class Trace:

@@ -186,7 +186,7 @@ def build_network(experiment: Experiment, vocabulary: int, rewirings: int) -> tu
         model = experiment.model.build(vocabulary)
     model = model.to(experiment.device)
     sparsifier = _build_sparsifier(experiment, model, rewirings)
-    return pack(model) if packed else model, sparsifier
+    return pack(model, precision=experiment.precision) if packed else model, sparsifier
 
 
 def planned_rewirings(experiment: Experiment, rows: int) -> int:

@@ -14,7 +14,7 @@ from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.optimizers import OPTIMIZERS
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.sparsifier.selection import unpackable
-from selfish_rnn.system import available_memory, give_back_freed_memory
+from selfish_rnn.system import available_memory, trim_memory
 from selfish_rnn.training.build import build_network
 
 ROUNDS = 3
@@ -66,6 +66,12 @@ def choose_engine(experiment: Experiment, vocabulary: int) -> EngineChoice:
     before any of it is built.
     """
     choice = _choose(experiment, vocabulary)
+    if experiment.precision != "float32" and choice.engine == "masked":
+        reason = f" ({choice.reason})" if choice.reason else ""
+        raise UserError(
+            f"precision={experiment.precision} is for the packed engine, and this run uses the masked one{reason}: "
+            "use precision=float32, or engine=packed"
+        )
     check_memory(experiment, vocabulary, choice.engine)
     return choice
 
@@ -100,7 +106,7 @@ def _choose(experiment: Experiment, vocabulary: int) -> EngineChoice:
     # engine. Then the known and the measured speed decide.
     if experiment.engine == "masked":
         return EngineChoice("masked")
-    requested = experiment.engine == "packed"
+    requested = experiment.engine == "packed" or experiment.precision != "float32"
     if not available():
         if requested:
             raise UserError(f"engine=packed: {WITHOUT_KERNELS}, or use engine=masked")
@@ -153,7 +159,7 @@ def _measure(experiment: Experiment, vocabulary: int) -> float:
         for engine, shortest in seconds.items():  # one after the other, so that memory never holds both networks
             seconds[engine] = min(shortest, _seconds(experiment, vocabulary, engine))
             gc.collect()
-            give_back_freed_memory()
+            trim_memory()
         if seconds["masked"] >= CLEAR_RATIO * seconds["packed"]:
             break
     return seconds["masked"] / seconds["packed"]

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "../../runtime/kernels/abi.hpp"
+#include "bf16_abi.hpp"
 #include "kernels.hpp"
 
 namespace selfish {
@@ -48,18 +49,28 @@ const Kernels& chosen() {
 extern "C" {
 
 const char* selfish_description() {
-  static const std::string both = std::string(kDescription) + " " + kInferenceDescription;
-  return both.c_str();
+  static const std::string all = std::string(kDescription) + " " + kInferenceDescription + " " + kBf16Description;
+  return all.c_str();
 }
 
 const int64_t* selfish_structure_sizes() {
-  static const int64_t sizes[] = {sizeof(IndexHeader),    sizeof(LayerShape),
-                                  sizeof(LayerWeights),   sizeof(LayerGradients),
-                                  sizeof(LayerForward),   sizeof(LayerBackward),
-                                  sizeof(HighwayForward), sizeof(HighwayBackward),
-                                  sizeof(OrderedForward), sizeof(OrderedBackward),
-                                  sizeof(WindowsHeader),  sizeof(Int8Weights),
-                                  sizeof(Int8Layer),      0};
+  static const int64_t sizes[] = {sizeof(IndexHeader),
+                                  sizeof(LayerShape),
+                                  sizeof(LayerWeights),
+                                  sizeof(LayerGradients),
+                                  sizeof(LayerForward),
+                                  sizeof(LayerBackward),
+                                  sizeof(HighwayForward),
+                                  sizeof(HighwayBackward),
+                                  sizeof(OrderedForward),
+                                  sizeof(OrderedBackward),
+                                  sizeof(WindowsHeader),
+                                  sizeof(Int8Weights),
+                                  sizeof(Int8Layer),
+                                  sizeof(Bf16Weights),
+                                  sizeof(Bf16LayerForward),
+                                  sizeof(Bf16LayerBackward),
+                                  0};
   return sizes;
 }
 

@@ -1,4 +1,4 @@
-"""One recurrent layer: over a window, or over sequences of different lengths, in either direction."""
+"""Recurrent layers over a window or over sequences of different lengths, in either direction."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from selfish_rnn.engine.int8 import operators as int8
 from selfish_rnn.engine.int8.quantized_weight import QuantizedWeight
 from selfish_rnn.engine.operators.common import call, wants_gradients
 from selfish_rnn.engine.operators.recurrent import recurrent_layer
+from selfish_rnn.engine.packed_weight import PackedWeight
+from selfish_rnn.engine.precision import precision_of
 
 Layer = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 """Takes a window (steps x batch x features), h and c to the output at every step and the last h and c."""
@@ -28,7 +30,7 @@ def run_window(
     h: Tensor,
     c: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer over steps x batch x inputs: the output at every step and the last h and c.
+    """Run a layer over steps x batch x inputs; return the output at every step and the last h and c.
 
     ``recurrent_values`` are others than those of the recurrent weight, for instance some of them dropped.
     """
@@ -37,8 +39,10 @@ def run_window(
     input_values = inputs.values
     recurrent_values = recurrence.values if recurrent_values is None else recurrent_values
     keep = wants_gradients(x, h, c, input_values, recurrent_values, *biases)
+    assert isinstance(inputs, PackedWeight)
+    precision = precision_of(inputs.precision, x.shape[0] * x.shape[1])
     matrices = input_values, inputs.index, recurrent_values, recurrence.index
-    y, h_last, c_last, *_ = call(recurrent_layer, x, h, c, *matrices, *biases, cell, keep)
+    y, h_last, c_last, *_ = call(recurrent_layer, x, h, c, *matrices, *biases, cell, keep, precision)
     return y, h_last, c_last
 
 
@@ -51,7 +55,7 @@ def projected_lstm(
     h: Tensor,
     c: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """An LSTM whose state is projected (Sak et al. 2014), h = R (o tanh(c)), step by step: no kernel has it whole."""
+    """Run an LSTM with a projected state (Sak et al. 2014), h = R (o tanh(c)), step by step."""
     if len(x) == 0:
         raise ValueError("a window needs at least one step")
     from_inputs, outputs = linear(x, inputs, biases[0]), []
@@ -64,7 +68,7 @@ def projected_lstm(
 
 
 def over_window(layer: Layer, x: Tensor, h: Tensor, c: Tensor, backwards: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """A layer over a window whose sequences have one length; ``backwards`` from the last step to the first."""
+    """Run a layer over a window of sequences of one length, ``backwards`` from the last step to the first."""
     if not backwards:
         return layer(x, h, c)
     y, h, c = layer(x.flip(0), h, c)
@@ -74,7 +78,7 @@ def over_window(layer: Layer, x: Tensor, h: Tensor, c: Tensor, backwards: bool) 
 def over_sequences(
     layer: Layer, data: Tensor, batch_sizes: Tensor, h: Tensor, c: Tensor, backwards: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A layer over the data of a ``PackedSequence``, whose sequences are sorted, the longest first.
+    """Run a layer over the data of a ``PackedSequence``, whose sequences are sorted from the longest on.
 
     Steps that have equally many sequences are one window, so none is computed for a sequence that has ended. Forwards
     the states of those that end at a window are set aside; backwards those that begin there join.

@@ -11,13 +11,14 @@ from torch import Tensor
 from selfish_rnn.engine import library
 from selfish_rnn.engine.library import panel_floats, step_floats
 from selfish_rnn.engine.operators import common
+from selfish_rnn.engine.precision import operand_floats, run_in_workspace, step_columns, wide_columns
 from selfish_rnn.errors import unknown
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
-class Kept(NamedTuple):
-    """What the backward pass needs of the forward pass, by the names in the kernels' structures."""
+class Saved(NamedTuple):
+    """Tensors of the forward pass for the backward pass, by their names in the structures of the kernels."""
 
     gates: Tensor
     states: Tensor
@@ -26,23 +27,24 @@ class Kept(NamedTuple):
     h_panels: Tensor
 
     @staticmethod
-    def sizes(steps: int, batch: int, hidden: int, cell: str) -> list[int]:
-        """How many floats each of them has."""
-        step = step_floats(batch, hidden)
+    def sizes(steps: int, batch: int, hidden: int, cell: str, precision: str) -> list[int]:
+        """Return the number of entries of each."""
+        bfloat16 = precision == "bfloat16"
+        step = step_columns(batch) * hidden if bfloat16 else step_floats(batch, hidden)
         return [
             steps * sum(gate_rows(cell, step)),
             (steps + 1) * step if cell == "gru" else 0,
             (steps + 1) * step if cell == "lstm" else 0,
             steps * step if cell == "gru" else 0,
-            panel_floats(steps * batch, hidden),
+            wide_columns(steps * batch) * hidden if bfloat16 else panel_floats(steps * batch, hidden),
         ]
 
     @classmethod
-    def empty(cls, x: Tensor, hidden: int, cell: str, keep: bool) -> Kept:
-        """Memory for them; of no size if nothing is to be kept."""
-        return cls(
-            *map(x.new_empty, cls.sizes(x.shape[0], x.shape[1], hidden, cell) if keep else (0,) * len(cls._fields))
-        )
+    def empty(cls, x: Tensor, hidden: int, cell: str, keep: bool, precision: str) -> Saved:
+        """Memory for them; of no size if nothing is to be kept. The last has the precision of operands."""
+        sizes = cls.sizes(x.shape[0], x.shape[1], hidden, cell, precision) if keep else [0] * len(cls._fields)
+        operands = x.new_empty(sizes.pop(), dtype=getattr(torch, precision))
+        return cls._make([*map(x.new_empty, sizes), operands])
 
 
 def gate_rows(cell: str, hidden: int) -> tuple[int, ...]:
@@ -64,16 +66,17 @@ def recurrent_layer(
     recurrent_bias: Tensor | None,
     cell: str,
     keep: bool,
+    precision: str = "float32",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """A layer over a window: x is steps x batch x inputs, h and c batch x hidden (c empty but for an LSTM).
+    """Run a layer over a window: x is steps x batch x inputs, h and c batch x hidden (c empty but for an LSTM).
 
-    Returns the output at every step and the last h and c; the rest is :class:`Kept` for the backward pass.
+    Returns the output at every step and the last h and c; the rest is :class:`Saved` for the backward pass.
     """
     common.window_shape(x, h.shape[-1])
     gate_rows(cell, h.shape[-1])
-    kept = Kept.empty(x, h.shape[-1], cell, keep)
+    saved = Saved.empty(x, h.shape[-1], cell, keep, precision)
     weights = common.LayerWeights(input_values, input_index, recurrent_values, recurrent_index)
-    return *_run(x, h, c, weights, bias, recurrent_bias, cell, kept if keep else None), *kept
+    return *_run(x, h, c, weights, bias, recurrent_bias, cell, saved if keep else None, precision), *saved
 
 
 def _run(
@@ -84,15 +87,16 @@ def _run(
     bias: Tensor | None,
     recurrent_bias: Tensor | None,
     cell: str,
-    kept: Kept | None,
+    saved: Saved | None,
+    precision: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The output at every step and the last h and c; without ``kept`` the rest is in memory that is used again."""
+    """Return the output at every step and the last h and c; without ``saved`` the rest is in reused memory."""
     x, h, c = common.contiguous(x, h, c)
     weights = weights.contiguous()
     bias, recurrent_bias = common.contiguous_if(bias), common.contiguous_if(recurrent_bias)
     hidden = h.shape[-1]
     common.window_shape(x, hidden, h, c if cell == "lstm" else None)
-    plan = _plan(*x.shape, hidden, cell, kept is None)
+    plan = _plan(*x.shape, hidden, cell, saved is None)
     rows = sum(plan.gates)
     weights.check(plan.gates, x.shape[-1], hidden)
     common.check_shape("bias", bias, rows)
@@ -102,33 +106,34 @@ def _run(
     y, h_last, c_last = x.new_empty(plan.output), torch.empty_like(h), torch.empty_like(c)
     if len(h) == 0:
         return y, h_last, c_last
-    library.run(
-        "layer_forward",
-        plan.numbers,
-        weights._asdict(),
-        {} if kept is None else kept._asdict(),
-        library.workspace(**plan.work),
-        bias=bias,
-        recurrent_bias=recurrent_bias,
-        x=x,
-        h_first=h,
-        c_first=c,
-        y=y,
-        h_last=h_last,
-        c_last=c_last,
-    )
+    inputs_of_layer = {"bias": bias, "recurrent_bias": recurrent_bias, "x": x, "h_first": h, "c_first": c}
+    results = {"y": y, "h_last": h_last, "c_last": c_last}
+    memory = {} if saved is None else saved._asdict()
+    if precision == "bfloat16":
+        run_in_workspace(
+            "bf16_layer_forward",
+            plan.numbers,
+            weights.with_indexes(),
+            memory,
+            inputs_of_layer,
+            results,
+            keep=int(saved is not None),
+        )
+    else:
+        workspace = library.workspace(**plan.work)
+        library.run("layer_forward", plan.numbers, weights._asdict(), memory, workspace, inputs_of_layer, results)
     return y, h_last, c_last
 
 
 class _Plan(NamedTuple):
-    """What a window of one shape needs: made once, because it takes longer than a small window."""
+    """Sizes for a window of one shape: made once, because it takes longer than a small window."""
 
     gates: tuple[int, ...]
     output: tuple[int, int, int]
     numbers: dict[str, int]
     """Fields of the kernels' structure."""
     work: dict[str, int]
-    """How many floats of memory that is used again, by the names in the kernels' structure."""
+    """Numbers of floats of reused memory, by the names in the structure of the kernels."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -138,26 +143,26 @@ def _plan(steps: int, batch: int, inputs: int, hidden: int, cell: str, infer: bo
     if cell == "gru":
         work["apart"] = step_floats(batch, sum(gates))
     if infer:  # all that is kept otherwise, but for what only a backward pass looks at
-        work.update(zip(Kept._fields[:-1], Kept.sizes(steps, batch, hidden, cell), strict=False))
+        work.update(zip(Saved._fields[:-1], Saved.sizes(steps, batch, hidden, cell, "float32"), strict=False))
     if cell != "gru":
         work["states"] = 2 * step_floats(batch, hidden)
     numbers = {"kind": library.cell_kind(cell), "steps": steps, "batch": batch, "hidden": hidden}
     return _Plan(gates, (steps, batch, hidden), numbers, work)
 
 
-def _infer(x: Tensor, h: Tensor, c: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    *weights, bias, recurrent_bias, cell, _ = rest
-    return _run(x, h, c, common.LayerWeights(*weights), bias, recurrent_bias, cell, None)
+def _infer(x: Tensor, h: Tensor, c: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    *weights, bias, recurrent_bias, cell, _, precision = arguments
+    return _run(x, h, c, common.LayerWeights(*weights), bias, recurrent_bias, cell, None, precision)
 
 
 recurrent_layer.direct = _infer  # no gradient is wanted, so there is nothing to keep
 
 
 @recurrent_layer.register_fake
-def _(x: Tensor, h: Tensor, c: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    *_, cell, keep = rest
+def _(x: Tensor, h: Tensor, c: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    cell, keep, precision = arguments[6:] if len(arguments) == 9 else (*arguments[6:], "float32")
     y = x.new_empty(*x.shape[:2], h.shape[-1])
-    return y, torch.empty_like(h), torch.empty_like(c), *Kept.empty(x, h.shape[-1], cell, keep)
+    return y, torch.empty_like(h), torch.empty_like(c), *Saved.empty(x, h.shape[-1], cell, keep, precision)
 
 
 @common.operator("recurrent_layer_backward")
@@ -167,32 +172,56 @@ def recurrent_layer_backward(
     input_index: Tensor,
     recurrent_values: Tensor,
     recurrent_index: Tensor,
-    kept: list[Tensor],
+    saved: list[Tensor],
     dy: Tensor,
     dh_last: Tensor | None,
     dc_last: Tensor | None,
     cell: str,
     hidden: int,
     needs: list[bool],
+    precision: str = "float32",
 ) -> list[Tensor]:
-    """The :class:`~selfish_rnn.engine.operators.common.LayerGradients`; empty where not needed."""
+    """Return the :class:`~selfish_rnn.engine.operators.common.LayerGradients`; empty where not needed."""
     x, dy = common.contiguous(x, dy)
     weights = common.LayerWeights(input_values, input_index, recurrent_values, recurrent_index).contiguous()
     dh_last, dc_last = common.contiguous_if(dh_last), common.contiguous_if(dc_last)
-    gates, inputs, forward = gate_rows(cell, hidden), x.shape[-1], Kept(*common.contiguous(*kept))
+    gates, inputs, forward = (
+        gate_rows(cell, hidden),
+        x.shape[-1],
+        Saved._make([*common.contiguous(*saved[:-1]), saved[-1]]),
+    )
     rows = sum(gates)
     shape = common.window_shape(x, hidden, dh_last, dc_last)
     weights.check(gates, inputs, hidden)
-    common.check_sizes(forward, Kept.sizes(x.shape[0], x.shape[1], hidden, cell))
+    common.check_sizes(forward, Saved.sizes(x.shape[0], x.shape[1], hidden, cell, precision))
+    common.check_operands(forward.h_panels, precision)
     common.check_shape("gradient", dy, *x.shape[:2], hidden)
     if cell == "lstm":
         common.check_together(needs, 1, 2, "of h and c")
-    found = common.LayerGradients.empty(x, weights, rows, hidden, needs)
+    gradients = common.LayerGradients.empty(x, weights, rows, hidden, needs)
     if x.shape[1] == 0:
-        return [gradient.zero_() for gradient in found]
-    window = functools.partial(panel_floats, x.shape[0] * x.shape[1])
+        return [gradient.zero_() for gradient in gradients]
+    tokens, apart = x.shape[0] * x.shape[1], cell == "gru"
+    inputs_of_layer = {"x": x, "dy": dy, "dh_last": dh_last, "dc_last": dc_last, "kind": library.cell_kind(cell)}
+    outputs = common.LayerGradients(*common.where_needed(gradients, needs))._asdict()
+    if precision == "bfloat16":
+        floats = {"d_input_panels": operand_floats(tokens, rows)}
+        if apart:
+            floats["d_recurrent_panels"] = floats["d_input_panels"]
+        work = run_in_workspace(
+            "bf16_layer_backward",
+            shape,
+            weights.with_indexes(),
+            forward._asdict(),
+            outputs,
+            inputs_of_layer,
+            floats=floats,
+        )
+        d_recurrent = work["d_recurrent_panels" if apart else "d_input_panels"]
+        weights.collect(x, forward.h_panels, work["d_input_panels"], d_recurrent, hidden, precision)
+        return gradients
+    window = functools.partial(panel_floats, tokens)
     step = functools.partial(step_floats, x.shape[1])
-    apart = cell == "gru"
     work = library.workspace(
         x_panels=window(inputs),
         d_input_panels=window(rows),
@@ -207,30 +236,28 @@ def recurrent_layer_backward(
         shape,
         weights._asdict(),
         forward._asdict(),
-        common.LayerGradients(*common.where_needed(found, needs))._asdict(),
+        outputs,
         work,
-        kind=library.cell_kind(cell),
-        x=x,
-        dy=dy,
-        dh_last=dh_last,
-        dc_last=dc_last,
+        inputs_of_layer,
         values_t=library.transposed_scratch(weights.input_values, weights.recurrent_values),
     )
     d_recurrent = work["d_recurrent_panels" if apart else "d_input_panels"]
-    weights.collect(x, forward.h_panels, work["d_input_panels"], d_recurrent, hidden)
-    return found
+    weights.collect(x, forward.h_panels, work["d_input_panels"], d_recurrent, hidden, precision)
+    return gradients
 
 
 @recurrent_layer_backward.register_fake
-def _(x: Tensor, *rest: Any) -> list[Tensor]:
-    *_, cell, hidden, needs = rest
-    return common.LayerGradients.empty(x, common.LayerWeights(*rest[:4]), sum(gate_rows(cell, hidden)), hidden, needs)
+def _(x: Tensor, *arguments: Any) -> list[Tensor]:
+    cell, hidden, needs = arguments[8:11]
+    return common.LayerGradients.empty(
+        x, common.LayerWeights(*arguments[:4]), sum(gate_rows(cell, hidden)), hidden, needs
+    )
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     x, h, _, *weights = inputs[:7]
     ctx.save_for_backward(x, *weights, *output[3:])
-    ctx.cell, ctx.keep = inputs[-2:]
+    ctx.cell, ctx.keep, ctx.precision = inputs[-3:]
     ctx.hidden = h.shape[-1]
     ctx.mark_non_differentiable(*output[3:])
     ctx.set_materialize_grads(False)
@@ -240,19 +267,19 @@ def _autograd(
     ctx: Any, dy: Tensor | None, dh_last: Tensor | None, dc_last: Tensor | None, *unused: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     common.check_kept(ctx.keep)
-    x, *rest = ctx.saved_tensors
-    weights, kept = rest[:4], rest[4:]
+    x, *tensors = ctx.saved_tensors
+    weights, saved = tensors[:4], tensors[4:]
     if dy is None:
         dy = x.new_zeros(*x.shape[:2], ctx.hidden)
     lstm = ctx.cell == "lstm"
     needed = ctx.needs_input_grad
     state = needed[1] or needed[2]
     needs = [needed[0], state, state and lstm, needed[3], needed[5], needed[7], needed[8]]
-    found = recurrent_layer_backward(
-        x, *weights, kept, dy, dh_last, dc_last if lstm else None, ctx.cell, ctx.hidden, needs
+    gradients = recurrent_layer_backward(
+        x, *weights, saved, dy, dh_last, dc_last if lstm else None, ctx.cell, ctx.hidden, needs, ctx.precision
     )
-    dx, dh, dc, d_input, d_recurrent, dbias, d_recurrent_bias = common.where_needed(found, needs)
-    return dx, dh, dc, d_input, None, d_recurrent, None, dbias, d_recurrent_bias, None, None
+    dx, dh, dc, d_input, d_recurrent, dbias, d_recurrent_bias = common.where_needed(gradients, needs)
+    return dx, dh, dc, d_input, None, d_recurrent, None, dbias, d_recurrent_bias, None, None, None
 
 
 recurrent_layer.register_autograd(_autograd, setup_context=_save)

@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from selfish_rnn.engine import PackedLinear, PackedWeight, operators, register_packed
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
 from selfish_rnn.engine.operators.common import wants_gradients
+from selfish_rnn.engine.precision import precision_of
 from selfish_rnn.runtime.cells import linear as add_linear
 from selfish_rnn.runtime.cells import translates
 from selfish_rnn.runtime.tracing import Trace
@@ -115,18 +116,24 @@ class PackedProduct(DenseProduct):
 
     def __init__(self, weight: PackedWeight, targets: int) -> None:
         self._index = weight.index
+        self._precision = weight.precision
         self._scale = 1 / targets
         # Growth by gradient collects dense gradients; see selfish_rnn.engine.dense_gradients.
         self._dense = torch.zeros(weight.shape) if is_collecting(weight.index) else None
 
     def scores(self, features: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        scores: Tensor = operators.linear(features, weight, self._index, bias, len(bias))
+        scores: Tensor = operators.linear(
+            features, weight, self._index, bias, len(bias), precision_of(self._precision, len(features))
+        )
         return scores
 
     def backward(
         self, features: Tensor, grad_scores: Tensor, weight: Tensor, grad_weight: Tensor, grad_bias: Tensor
     ) -> Tensor:
-        gradients: list[Tensor] = operators.linear_backward(features, grad_scores, weight, self._index, [True] * 3)
+        precision = precision_of(self._precision, len(features))
+        gradients: list[Tensor] = operators.linear_backward(
+            features, grad_scores, weight, self._index, [True] * 3, precision
+        )
         grad_weight += gradients[1]
         grad_bias += gradients[2]
         if self._dense is not None:
