@@ -11,12 +11,12 @@ import pytest
 from selfish_rnn.system import busy, machine, processor
 
 PROGRAM = """
-from selfish_rnn.system import give_back_freed_memory, peak_memory
+from selfish_rnn.system import trim_memory, peak_memory
 before = peak_memory()
 large = bytes([1]) * 2**26
 raised = peak_memory()
 del large
-give_back_freed_memory()
+trim_memory()
 print(before, raised, peak_memory())
 """
 
@@ -29,17 +29,17 @@ def test_the_peak_counts_what_was_touched_and_stays_when_it_is_given_back() -> N
 
 
 KEEPING = """
-from selfish_rnn.system import giving_back_freed_memory, keep_freed_memory
+from selfish_rnn.system import releasing_memory, retain_freed_memory
 resident = lambda: int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**20
-keep_freed_memory()
+retain_freed_memory()
 def work():
     large, small = bytes([1]) * 2**26, bytes(1000)  # something behind it, so that the end of the heap stays where it is
     del large
     return small
 kept = [work(), resident()]
-with giving_back_freed_memory():
+with releasing_memory():
     inside = resident()
-    with giving_back_freed_memory():
+    with releasing_memory():
         pass
     more = [work(), resident()]
 again = [work(), resident()]

@@ -14,12 +14,12 @@ __version__ = "0.1.0"
 OLDEST_TORCH = (2, 4)
 
 
-def _refuse_old_torch(found: str) -> None:
+def _refuse_old_torch(version: str) -> None:
     """A torch that is too old would fail somewhere in the middle; here it is said at the door."""
-    numbers = tuple(int(part) if part.isdigit() else 0 for part in found.split(".")[:2])
+    numbers = tuple(int(part) if part.isdigit() else 0 for part in version.split(".")[:2])
     if numbers < OLDEST_TORCH:
-        wanted = ".".join(map(str, OLDEST_TORCH))
-        raise ImportError(f"selfish-rnn needs torch {wanted} or newer, and this is {found}: pip install -U torch")
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        raise ImportError(f"selfish-rnn needs torch {oldest} or newer, and this is {version}: pip install -U torch")
 
 
 # A build of torch without metadata passes; whether there is none at all is said when it is imported.

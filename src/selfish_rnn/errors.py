@@ -1,4 +1,4 @@
-"""Errors whose message is written for the person at the keyboard."""
+"""Errors with messages for the user, and helpers that write them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INSTALL_COMMAND_LINE = "pip install 'selfish-rnn[cli]'"
 
 
 class UserError(ValueError):
-    """Something the user can put right.
+    """Error that the user can correct.
 
     The message names the file, field or value that is wrong and what would be right. The command line prints
     it as one line and exits with ``exit_code``; a library user sees an ordinary ``ValueError``.
@@ -23,14 +23,14 @@ class UserError(ValueError):
     exit_code = 2
 
 
-def shown(value: object, longest: int = 80) -> str:
-    """A value as a message shows it: on one line, and never longer than a person reads.
+def short_repr(value: object, longest: int = 80) -> str:
+    """Return a value as one short line for a message.
 
-    >>> shown("x" * 1000)
+    >>> short_repr("x" * 1000)
     "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"
     """
     if isinstance(value, str):
-        value = value[: longest + 1]  # of a gigantic one no copy is made
+        value = value[: longest + 1]  # a huge text is not copied
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a number of thousands of digits, or lists in lists
@@ -38,23 +38,23 @@ def shown(value: object, longest: int = 80) -> str:
     return text if len(text) <= longest else text[:longest] + "…"
 
 
-class SaidByFirst(UserError):  # noqa: N818 - an echo of an error, not one of its own
-    """Of processes that train together, the first has told the user what is wrong; this is another one."""
+class ReportedByRankZero(UserError):  # noqa: N818 - it repeats an error
+    """Rank 0 already reported this error."""
 
 
 class RankLostError(RuntimeError):
-    """A process that trains together with this one has ended, or has not answered for too long."""
+    """Another process of the training has ended, or did not answer in time."""
 
 
 def nearest(word: str, names: Collection[str]) -> str:
-    """`` (did you mean 'x'?)`` for the name nearest to a word, or nothing if none is near."""
+    """Return `` (did you mean 'x'?)`` for the name nearest to a word, or an empty text."""
     matches = difflib.get_close_matches(word[:100], names, n=1, cutoff=0.5)
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
 def unknown(kind: str, name: object, names: Collection[str]) -> str:
-    """What to say of a name that is in no table: ``unknown method 'st' (did you mean 'set'?); known are ...``."""
-    return f"unknown {kind} {shown(name)}{nearest(str(name), names)}; known are {', '.join(names)}"
+    """Return ``unknown method 'st' (did you mean 'set'?); known are ...`` for a name in no table."""
+    return f"unknown {kind} {short_repr(name)}{nearest(str(name), names)}; known are {', '.join(names)}"
 
 
 _REASONS = (

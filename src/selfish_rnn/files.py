@@ -1,4 +1,4 @@
-"""Files that neither a kill nor a full disk can damage, and that tell when something else did."""
+"""Files that survive kills and full disks, and detect other damage by checksums."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _REASONS = {
 
 
 class WriteError(UserError):
-    """The file system did not let a file be written; what was there before is still there."""
+    """The file system refused to write a file. The previous content is unchanged."""
 
 
 class ForeignFileError(UserError):
-    """A file is none that :func:`save_tensors` wrote, or nothing of it can be read."""
+    """The file was not written by :func:`save_tensors`, or is unreadable."""
 
 
 @contextmanager
 def clear_write_errors(path: Path) -> Iterator[None]:
-    """Turn a failure of the file system while writing ``path`` into one line a person can act on."""
+    """Turn a failure of the file system while writing ``path`` into one line with a remedy."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -62,17 +62,17 @@ def _error_number(error: Exception) -> int | None:
     if isinstance(error, OSError):
         return error.errno
     # safetensors writes in Rust and hands the cause on as text only.
-    found = re.search(r"os error (\d+)", str(error))
-    return int(found.group(1)) if found else None
+    match = re.search(r"os error (\d+)", str(error))
+    return int(match.group(1)) if match else None
 
 
 def is_partial(path: Path) -> bool:
-    """Whether this is where :func:`replacing` writes before a file is complete."""
+    """Return whether a path is a temporary folder of :func:`replacing`."""
     return path.name.startswith(".") and path.name.endswith(_PARTIAL)
 
 
 def remove_partial(folder: Path) -> None:
-    """Remove what killed processes left half-written in ``folder``; only for its one writer."""
+    """Remove incomplete files that killed processes left in ``folder``; only for its one writer."""
     for path in folder.iterdir():
         if is_partial(path):
             shutil.rmtree(path, ignore_errors=True)
@@ -80,7 +80,7 @@ def remove_partial(folder: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary path to write to; it becomes ``path`` in one step, or vanishes if the writer fails.
+    """Yield a temporary path to write to. It becomes ``path`` in one step, or is removed if the writer fails.
 
     Several processes may do so at once: each writes a whole file, and the last one's stays.
 
@@ -109,9 +109,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def lock(file: int | IO[bytes]) -> bool:
-    """Lock what is open, or tell that another process has; the system takes the lock back when this one ends, however.
+    """Lock an open file; return False if another process has locked it. The system releases the lock with the process.
 
-    On Windows nothing is locked.
+    On Windows it does nothing.
     """
     try:
         import fcntl
@@ -125,7 +125,7 @@ def lock(file: int | IO[bytes]) -> bool:
 
 
 def make_folder(folder: Path) -> None:
-    """A folder that is there after a power cut, too."""
+    """Make a folder that survives a power cut."""
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -143,33 +143,33 @@ def _sync_folder(folder: Path) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Make ``data`` the content of ``path``: after a kill at any moment it is the old content or the new."""
+    """Write ``data`` to ``path``. After a kill at any moment the file has the old content or the new."""
     with replacing(path) as temporary:
         temporary.write_bytes(data)
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON that people can read, too; all of it or nothing."""
+    """Write readable JSON atomically."""
     write_atomically(path, json.dumps(content, indent=2).encode() + b"\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file."""
+    """Return the object in a JSON file."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError as error:
         raise UserError(f"{path} is not valid JSON: it is nested too deep") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     except ValueError as error:
         raise UserError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise UserError(f"{path} must hold a JSON object")
-    return found
+    return content
 
 
 def append(path: Path, data: bytes) -> None:
-    """Add ``data`` to the end of ``path``, on the disk when this returns; all of it, or on failure nothing."""
+    """Append ``data`` to ``path`` and sync it to disk; after a failure the file is unchanged."""
     new = not path.exists()
     with clear_write_errors(path), open(path, "ab", buffering=0) as file:
         start = file.seek(0, os.SEEK_END)
@@ -187,7 +187,7 @@ def append(path: Path, data: bytes) -> None:
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
-    """Write tensors of any memory layout to a safetensors file; tensors that share memory are written apart.
+    """Write tensors of any memory layout to a safetensors file; tensors that share memory are written separately.
 
     Neither atomic nor clear about errors: meant for a path given by :func:`replacing`.
     """
@@ -252,7 +252,7 @@ def load_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a safetensors file and its metadata, unchecked."""
+    """Return the tensors of a safetensors file and its metadata, unchecked."""
     with safe_open(path, framework="pt") as file:
         # Cloned because what safetensors returns may still be a window into the file.
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
@@ -260,7 +260,7 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 
 def file_checksum(path: Path) -> str:
-    """The SHA-256 of a file, read piece by piece."""
+    """Return the SHA-256 of a file, which is read in chunks."""
     checksum = hashlib.sha256()
     with open(path, "rb") as file:
         while chunk := file.read(_CHUNK):

@@ -1,4 +1,4 @@
-"""The machine a process runs on: its memory, its processor, its time."""
+"""Memory and processor of the machine."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from pathlib import Path
 from typing import Any
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
-_KEPT = {_TRIM_THRESHOLD: 2**31 - 1, _MMAP_MAX: 0}
-_GIVEN_BACK = {_TRIM_THRESHOLD: 128 * 1024, _MMAP_MAX: 65536}
-"""Settings of glibc's malloc; the latter are those it starts with."""
+_RETAIN = {_TRIM_THRESHOLD: 2**31 - 1, _MMAP_MAX: 0}
+_RELEASE = {_TRIM_THRESHOLD: 128 * 1024, _MMAP_MAX: 65536}
+"""Settings of glibc's malloc; the latter are its defaults."""
 _MIB = 2**20
 _STATISTICS = Path("/proc/stat")
 
 
-def keep_freed_memory() -> None:
-    """Let the C library keep the memory of freed tensors for the next ones.
+class _Malloc:
+    """Policy of the process for freed memory."""
 
-    By default glibc gives every large block back to the system, and the next update pays a page fault for each of
-    its pages again, which a network with a large vocabulary feels. The setting is the process's, so it is for a
-    program that trains, not for a library; elsewhere it does nothing.
+    retains = False
+    suspended = False
+
+
+def retain_freed_memory() -> None:
+    """Keep the memory of freed tensors in the process, for the next ones.
+
+    By default glibc returns every large block to the system, and the next update takes a page fault for each of its
+    pages, which costs time in a network with a large vocabulary. The setting is global, so it is for a program that
+    trains, not for a library. It works on Linux with glibc.
     """
-    _Freed.kept = True
-    _set_malloc(_KEPT)
-
-
-class _Freed:
-    """What the process does with freed memory: whether it keeps it, and whether it does so only at other times."""
-
-    kept = False
-    given_back = False
+    _Malloc.retains = True
+    _set_malloc(_RETAIN)
 
 
 def _set_malloc(settings: dict[int, int]) -> None:
@@ -48,38 +48,37 @@ def _set_malloc(settings: dict[int, int]) -> None:
 
 
 @contextlib.contextmanager
-def giving_back_freed_memory() -> Iterator[None]:
-    """Inside this block, or a function that it decorates, nothing is kept, whatever :func:`keep_freed_memory` said.
+def releasing_memory() -> Iterator[None]:
+    """Suspend :func:`retain_freed_memory` inside a block or a decorated function.
 
-    For what is done seldom, as rewiring or saving: its blocks are of sizes that no update asks for, and kept ones would
-    add up to what the process takes at most. What was freed before stays the C library's, and is used first: see
-    :func:`give_back_reused_memory`.
+    Use it for rare work such as rewiring or saving. Its blocks have other sizes than those of an update, and retained
+    ones would add to the peak of the process. Memory that was freed before is used first: see
+    :func:`trim_if_releasing`.
     """
-    if not _Freed.kept or _Freed.given_back:
+    if not _Malloc.retains or _Malloc.suspended:
         yield
         return
-    _Freed.given_back = True
-    _set_malloc(_GIVEN_BACK)
-    give_back_freed_memory()
+    _Malloc.suspended = True
+    _set_malloc(_RELEASE)
+    trim_memory()
     try:
         yield
     finally:
-        give_back_freed_memory()
-        _set_malloc(_KEPT)
-        _Freed.given_back = False
+        trim_memory()
+        _set_malloc(_RETAIN)
+        _Malloc.suspended = False
 
 
-def give_back_reused_memory() -> None:
-    """Between two matrices, in a block of :func:`giving_back_freed_memory`; elsewhere nothing happens."""
-    if _Freed.given_back:
-        give_back_freed_memory()
+def trim_if_releasing() -> None:
+    """Call ``malloc_trim``, only inside :func:`releasing_memory`; for use between two matrices."""
+    if _Malloc.suspended:
+        trim_memory()
 
 
-def give_back_freed_memory() -> None:
-    """Give the memory of freed tensors back to the system; for moments after which less is needed, or other sizes.
+def trim_memory() -> None:
+    """Call ``malloc_trim``: return freed memory to the system, before work that needs less or other sizes.
 
-    Where freed memory is kept, blocks of another size than the next ones ask for would only add to what the process
-    takes. Elsewhere than on Linux with glibc it does nothing.
+    It works on Linux with glibc.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
@@ -87,14 +86,13 @@ def give_back_freed_memory() -> None:
 
 
 def peak_memory() -> float | None:
-    """The most memory, in MiB, that the process has had resident at a time; nothing where the system does not tell.
+    """Return the peak of resident memory in MiB, or None if the system does not report it.
 
-    The mark is that of its own address space (``VmHWM``) where the system has one. ``ru_maxrss`` would not do on
-    Linux: a process started by a large one begins with the mark of the large one.
+    On Linux it is ``VmHWM``. There ``ru_maxrss`` of a process starts with the peak of its parent.
     """
-    told = _told("/proc/self/status", r"^VmHWM:\s+(\d+) kB")
-    if told is not None:
-        return int(told) * 1024 / _MIB
+    peak = _read("/proc/self/status", r"^VmHWM:\s+(\d+) kB")
+    if peak is not None:
+        return int(peak) * 1024 / _MIB
     try:
         import resource
     except ImportError:  # Windows
@@ -103,23 +101,23 @@ def peak_memory() -> float | None:
 
 
 def available_memory() -> int | None:
-    """How many bytes the process can still take: the system's, or less if a limit says so; nothing if it is not told.
+    """Return the bytes that the process can still allocate, or None if the system does not report them.
 
-    The limits are those of a control group (as containers have) and of the address space (``ulimit -v``).
+    Limits of a control group (as in containers) and of the address space (``ulimit -v``) count.
     """
     free = [amount for amount in (_system_memory(), _group_memory(), _address_space()) if amount is not None]
     return max(min(free), 0) if free else None
 
 
 def _system_memory() -> int | None:
-    told = _told("/proc/meminfo", r"^MemAvailable:\s+(\d+) kB")
-    return None if told is None else int(told) * 1024
+    available = _read("/proc/meminfo", r"^MemAvailable:\s+(\d+) kB")
+    return None if available is None else int(available) * 1024
 
 
 def _group_memory() -> int | None:
     with contextlib.suppress(OSError, ValueError):  # a limit of "max" is none
         group = Path("/sys/fs/cgroup")
-        inactive = _told(group / "memory.stat", r"^inactive_file (\d+)")
+        inactive = _read(group / "memory.stat", r"^inactive_file (\d+)")
         used = int((group / "memory.current").read_text()) - int(inactive or 0)
         return int((group / "memory.max").read_text()) - used
     return None
@@ -137,7 +135,7 @@ def _address_space() -> int | None:
 
 
 def machine() -> dict[str, Any]:
-    """The processor, its cores, the share of them that others use, and the software below."""
+    """Return the processor, its cores, the share of them in use, and the versions of system and Python."""
     return {
         "processor": processor(),
         "cores": os.cpu_count(),
@@ -148,7 +146,7 @@ def machine() -> dict[str, Any]:
 
 
 def busy(seconds: float = 0.5) -> float | None:
-    """The share of the machine's cores that is at work while this process sleeps; nothing where that is not told."""
+    """Return the share of the cores that is in use while this process sleeps, or None if it is unknown."""
     if not _STATISTICS.exists():
         return None
     before = _ticks()
@@ -159,20 +157,20 @@ def busy(seconds: float = 0.5) -> float | None:
 
 
 def _ticks() -> tuple[int, int]:
-    """Of all cores since the system was started: all ticks, and those without work."""
+    """Return all ticks of all cores since the system started, and the idle ones."""
     ticks = [int(number) for number in _STATISTICS.read_text().splitlines()[0].split()[1:9]]
     return sum(ticks), ticks[3] + ticks[4]
 
 
 def processor() -> str:
-    """The name its maker gave it, where the system tells."""
-    told = _told("/proc/cpuinfo", r"^model name\s*:\s*(.+)$") or ""
-    return told.strip() or platform.processor() or platform.machine()
+    """Return the name of the processor."""
+    name = _read("/proc/cpuinfo", r"^model name\s*:\s*(.+)$") or ""
+    return name.strip() or platform.processor() or platform.machine()
 
 
-def _told(path: str | Path, pattern: str) -> str | None:
-    """What a line of a file of the system says, where there is one."""
+def _read(path: str | Path, pattern: str) -> str | None:
+    """Return the first match of a pattern in a file of the system, or None."""
     with contextlib.suppress(OSError):
-        found = re.search(pattern, Path(path).read_text(), re.MULTILINE)
-        return found.group(1) if found else None
+        match = re.search(pattern, Path(path).read_text(), re.MULTILINE)
+        return match.group(1) if match else None
     return None

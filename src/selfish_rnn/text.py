@@ -26,7 +26,7 @@ def printable(text: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says them: 45 s, 3 min 05 s, 2 h 10 min."""
+    """Return seconds in units: 45 s, 3 min 05 s, 2 h 10 min."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -36,7 +36,7 @@ def duration(seconds: float) -> str:
 
 
 def spread(values: Sequence[float], digits: int = 2, none: str = "-") -> str:
-    """Mean and standard deviation: ``71.65 ± 0.12``, or the one value there is."""
+    """Return mean and standard deviation, ``71.65 ± 0.12``, or the single value."""
     if not values:
         return none
     mean = f"{statistics.fmean(values):.{digits}f}"
@@ -44,12 +44,12 @@ def spread(values: Sequence[float], digits: int = 2, none: str = "-") -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 run``, ``3 runs``."""
+    """Return a count with its noun: ``1 run``, ``3 runs``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
-    """Rows of text with their columns one below the other; those of the numbers in ``right`` are to the right.
+    """Return rows of text with aligned columns; the columns numbered in ``right`` are right-aligned.
 
     >>> print(aligned([("matrix", "weights"), ("rnn.weight_ih_l0", "81")], right=[1]))
     matrix            weights
@@ -65,12 +65,12 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
 
 
 def say(console: Console, text: str) -> None:
-    """Text as it is, however long."""
+    """Print text without wrapping."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def plain_table(text: Iterable[str] = (), numbers: Iterable[str] = (), **options: Any) -> Table:
-    """A table without lines, with columns of text and then columns of numbers under these headings."""
+    """Return a table without lines: columns of text, then columns of numbers, under these headings."""
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0), **options)

@@ -90,9 +90,9 @@ def test_runs_that_differ_only_in_their_seed_belong_together() -> None:
 @pytest.mark.parametrize(
     ("first", "second", "words"),
     [
-        ((42.0, 50.0), (43.0, 52.0), "lower on each of the 2 seeds both have, by 1.00 to 2.00"),
-        ((42.0, 50.0), (41.0, 55.0), "lower on 1 of the 2 seeds both have, so another seed may turn this around"),
-        ((42.0,), (43.0,), "With one seed, nothing says"),
+        ((42.0, 50.0), (43.0, 52.0), "lower on each of the 2 common seeds, by 1.00 to 2.00"),
+        ((42.0, 50.0), (41.0, 55.0), "lower on 1 of the 2 common seeds, so more seeds may reverse the order"),
+        ((42.0,), (43.0,), "With one seed, the share of chance is unknown"),
     ],
 )
 def test_the_verdict_weighs_the_seeds(first: tuple[float, ...], second: tuple[float, ...], words: str) -> None:

@@ -61,9 +61,7 @@ def test_the_table_names_the_baseline():
     file = io.StringIO()
     show(Console(file=file, width=200), rows(), read({"hidden": "20"}))
     said = file.getvalue()
-    assert (
-        "next word of one text: time of dense torch without oneDNN, and how many times as fast the others are" in said
-    )
+    assert "next word of one text: time of dense torch without oneDNN, and relative speed of the others" in said
     lines = [re.split(r"  +", line.strip()) for line in said.splitlines()]
     first = next(index for index, line in enumerate(lines) if line[0] == "dense torch without oneDNN (baseline)")
     assert lines[first - 1] == ["sparsity", *(f"{sparsity:g}" for sparsity in SPARSITIES)]
@@ -131,7 +129,7 @@ def test_the_legend_names_the_baseline(tmp_path: Path):
 
 
 def test_products_alone_have_no_figure():
-    assert "would show training steps" in str(no_figure(["operators"]))
+    assert "it shows training steps" in str(no_figure(["operators"]))
     assert no_figure(["operators", "step"]) is None
 
 

@@ -24,7 +24,7 @@ def test_everyone_has_a_turn_in_every_round_and_the_order_rotates():
 
 def test_a_limit_leaves_at_least_one_round():
     rounds = list[int]()
-    seconds = interleaved({"a": lambda: None, "b": lambda: None}, rounds=50, limit=1e-9, told=rounds.append)
+    seconds = interleaved({"a": lambda: None, "b": lambda: None}, rounds=50, limit=1e-9, progress=rounds.append)
     assert [len(own) for own in seconds.values()] == [1, 1]
     assert rounds == [0]
 

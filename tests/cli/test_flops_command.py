@@ -64,7 +64,7 @@ def test_without_words_the_default_preset_is_counted() -> None:
     [
         ("ptb-stacked-lstn", "did you mean 'ptb-stacked-lstm'"),
         ("runs/nothing", "is not a run folder or a preset"),
-        ("method=iss", "give its folder instead of a preset"),
+        ("method=iss", "name its folder instead of a preset"),
     ],
 )
 def test_errors_say_what_would_be_right(word: str, message: str) -> None:

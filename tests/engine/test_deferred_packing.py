@@ -149,7 +149,7 @@ def test_rescaling_packed_modules_divides_what_exists() -> None:
     ("settings", "message"),
     [
         ({"method": "gmp", "sparsity": 0.9}, "takes no existing topology"),
-        ({"method": "snfs"}, "embedding.weight is packed, but method snfs goes by the momentum"),
+        ({"method": "snfs"}, "embedding.weight is packed, but method snfs uses the momentum"),
         ({"sparsity": 0.9}, "sparsity 0.5, not 0.9"),
         ({"masks": {"decoder.weight": torch.ones(30, 16)}}, r"decoder.weight is packed.*leave masks= out"),
     ],

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from selfish_rnn.errors import UserError, shown
+from selfish_rnn.errors import UserError, short_repr
 from selfish_rnn.experiment.presets import build_experiment, read_config, with_assignments
 from tiny_runs import tiny_settings
 
@@ -134,8 +134,8 @@ def test_values_are_shown_in_bounded_length() -> None:
     for _ in range(100_000):
         nested = [nested]
     for value in ("x" * 10**7, 10**10_000, nested, {"a": "b" * 1000}):
-        assert len(shown(value)) <= 81
-    assert shown("short") == "'short'"
+        assert len(short_repr(value)) <= 81
+    assert short_repr("short") == "'short'"
 
 
 def billion_laughs(levels: int, width: int) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from selfish_rnn import Sparsifier
-from selfish_rnn.sparsifier.hooks import HookListener, Hooks, listeners, refuse_second_listener
+from selfish_rnn.sparsifier.hooks import HookListener, Hooks, check_unbound, listeners
 
 
 class Recorder(HookListener):
@@ -68,9 +68,9 @@ def test_a_listener_that_overrides_nothing_hears_nothing() -> None:
 def test_a_parameter_has_one_listener() -> None:
     model = Classifier()
     Hooks(Recorder([model.decoder.weight]), model)
-    refuse_second_listener(model, {id(model.embedding.weight): "embedding.weight"})
+    check_unbound(model, {id(model.embedding.weight): "embedding.weight"})
     with pytest.raises(ValueError, match=r"decoder\.weight already has a sparsifier"):
-        refuse_second_listener(model, {id(model.decoder.weight): "decoder.weight"})
+        check_unbound(model, {id(model.decoder.weight): "decoder.weight"})
 
 
 @pytest.mark.parametrize("value", [0.1, None, [1]])

@@ -125,7 +125,7 @@ def test_a_frozen_gate_freezes_its_matrix() -> None:
     ("layouts", "message"),
     [
         ({("forget.weight", "x.weight"): LAYOUT}, "Apart has no parameter 'x.weight', which its registration names"),
-        ({("forget.weight", "candidate.weight"): GateLayout(("a", "b"), (9, 11))}, "are no whole gates of"),
+        ({("forget.weight", "candidate.weight"): GateLayout(("a", "b"), (9, 11))}, "which do not end at a gate of"),
         ({("forget.weight", "candidate.weight"): GateLayout(("a", "b", "c"), (8, 12, 2))}, "have fewer rows than"),
         ({("forget.weight", "wide.weight"): LAYOUT}, "different numbers of columns"),
     ],

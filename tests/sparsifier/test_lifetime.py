@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from selfish_rnn import Sparsifier
-from selfish_rnn.sparsifier.hooks import _hear_steps, listeners
+from selfish_rnn.sparsifier.hooks import _active_hooks, listeners
 
 
 def test_lives_as_long_as_the_model_even_if_the_user_drops_it() -> None:
@@ -42,7 +42,7 @@ def test_lives_as_long_as_the_layer_that_owns_the_weights() -> None:
 
 def test_neither_outlives_the_other_when_all_is_dropped() -> None:
     gc.collect()
-    hooks = len(_hear_steps)
+    hooks = len(_active_hooks)
     model = Classifier()
     optimizer = sgd(model)
     sparsifier = Sparsifier(model, sparsity=0.67, rewirings=10)
@@ -52,7 +52,7 @@ def test_neither_outlives_the_other_when_all_is_dropped() -> None:
     del model, optimizer, sparsifier
     gc.collect()
     assert [reference() for reference in references] == [None] * len(references)
-    assert len(_hear_steps) == hooks
+    assert len(_active_hooks) == hooks
 
 
 def test_a_sparsifier_may_be_collected_in_the_middle_of_an_optimizer_step() -> None:

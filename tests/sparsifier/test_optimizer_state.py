@@ -50,7 +50,7 @@ def test_second_moments_start_at_the_mean_of_those_that_stay() -> None:
     optimizer = AdamW([parameter], amsgrad=True)
     stepped(optimizer, parameter)
     before = {key: tensor.clone().flatten() for key, tensor in optimizer.state[parameter].items()}
-    reset_state(optimizer, parameter, torch.tensor([1, 4]), kept=torch.tensor([0, 2, 5]))
+    reset_state(optimizer, parameter, torch.tensor([1, 4]), survivors=torch.tensor([0, 2, 5]))
     for key in ("exp_avg_sq", "max_exp_avg_sq"):
         after = optimizer.state[parameter][key].flatten()
         assert after[[1, 4]].tolist() == pytest.approx([float(before[key][[0, 2, 5]].mean())] * 2)
@@ -62,7 +62,7 @@ def test_where_no_weight_stays_second_moments_start_as_the_optimizer_starts_them
     parameter = nn.Parameter(torch.ones(2))
     optimizer = Adagrad([parameter], initial_accumulator_value=0.25)
     stepped(optimizer, parameter)
-    reset_state(optimizer, parameter, torch.arange(2), kept=torch.empty(0, dtype=torch.int64))
+    reset_state(optimizer, parameter, torch.arange(2), survivors=torch.empty(0, dtype=torch.int64))
     assert optimizer.state[parameter]["sum"].tolist() == [0.25, 0.25]
     stepped(optimizer, parameter)
     move_state(optimizer, parameter, torch.tensor([0, 0]), torch.arange(2))
@@ -113,7 +113,7 @@ def test_flat_state_is_of_single_weights() -> None:
     optimizer.state[parameter]["codes"] = torch.full((3, 4), 3, dtype=torch.uint8)  # as 8-bit optimizers have them
     before = {key: value.clone() for key, value in optimizer.state[parameter].items()}
     with pytest.warns(UserWarning, match="keeps 'codes'"):
-        reset_state(optimizer, parameter, torch.tensor([1, 6]), kept=torch.tensor([0]))
+        reset_state(optimizer, parameter, torch.tensor([1, 6]), survivors=torch.tensor([0]))
     after = optimizer.state[parameter]
     assert (after["p0"] == 0).nonzero().flatten().tolist() == [1, 6]
     assert (after["momentum_buffer"].flatten() == 0).nonzero().flatten().tolist() == [1, 6]

@@ -339,7 +339,7 @@ def test_the_state_of_a_method_is_saved() -> None:
 def test_the_state_of_a_method_is_json_and_not_of_another_method() -> None:
     state = Sparsifier(Classifier(), sparsity=0.6, method="dsr", rewirings=8).state_dict()
     assert json.loads(json.dumps(state["parts"])) == state["parts"] == {"removal": 1e-3}
-    with pytest.raises(ValueError, match="of another method than 'selfish'"):
+    with pytest.raises(ValueError, match="by a different method than 'selfish'"):
         Sparsifier(Classifier(), sparsity=0.6, rewirings=8).load_state_dict(state)
 
 

@@ -81,7 +81,7 @@ def test_what_the_first_rank_makes_or_refuses_the_others_get_too(outcomes: Any) 
     made, refused = zip(outcomes[0]["told"], outcomes[1]["told"], strict=True)
     assert made[0] == made[1]
     assert made[0].startswith("made by")
-    assert refused == (("UserError", "no such corpus"), ("SaidByFirst", "no such corpus"))
+    assert refused == (("UserError", "no such corpus"), ("ReportedByRankZero", "no such corpus"))
 
 
 @pytest.mark.slow

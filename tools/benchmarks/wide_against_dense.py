@@ -28,7 +28,7 @@ from selfish_rnn.experiment.presets import build_experiment, read_preset, with_a
 from selfish_rnn.files import write_json
 from selfish_rnn.runs.recording import Interrupted
 from selfish_rnn.runs.run import Run
-from selfish_rnn.system import keep_freed_memory, machine, peak_memory
+from selfish_rnn.system import machine, peak_memory, retain_freed_memory
 from selfish_rnn.training.evaluation import evaluate_splits
 from selfish_rnn.training.metrics import Listener, StepReport
 from selfish_rnn.training.records import EpochRecord
@@ -72,7 +72,7 @@ class Clock(Listener):
 
 def train(name: str, assignments: list[str], runs: Path, limit: float) -> None:
     """In a process of its own: one run to its end, or until its seconds are used; what it came to as JSON."""
-    keep_freed_memory()
+    retain_freed_memory()
     changes = ["threads=1", *assignments]
     if name == "dense":
         changes += ["method=small-dense", f"epochs={DENSE_EPOCHS}"]

@@ -1,1 +1,1 @@
-"""What runs came to and how their topologies moved: reads records and topologies, trains nothing."""
+"""Analysis of networks and of run folders: records, topologies, distances, FLOPs, figures and reports."""

@@ -19,15 +19,15 @@ from selfish_rnn.models import LanguageModel, State
 LINEAR = (nn.Linear, PackedLinear)
 
 Batch = Tensor | PackedSequence | tuple[Any, ...]
-"""What a model is called with: one argument, or a tuple of them."""
+"""Arguments of a model: one value, or a tuple."""
 
 Data = Tensor | PackedSequence | Iterable[Batch]
-"""One batch, or several."""
+"""One batch, or an iterable of batches."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The groups of units that enter and leave one layer of a module, by name."""
+    """Groups of input and output units of a layer, by name."""
 
     entering: tuple[str, ...]
     leaving: str
@@ -35,7 +35,7 @@ class Layer:
 
 @dataclass
 class Activations:
-    """The activations of every group of units, samples x units, and which layers they enter and leave.
+    """Activations of every group of units (samples x units), and the groups of every layer.
 
     A layer is known by the name of its module and what follows ``weight_ih`` in the names of its matrices: ``_l0``,
     ``_l0_reverse``, or nothing for modules of one layer. ``last_linear`` is the linear layer called last.
@@ -47,7 +47,7 @@ class Activations:
 
 
 class Observer:
-    """Runs a model on data, in evaluation mode, and keeps what its units do, up to a number of samples.
+    """Recorder of the activations of a model in evaluation mode, up to a number of samples.
 
     ::
 
@@ -61,7 +61,7 @@ class Observer:
         self.model = model
         self.samples = samples
         self._given_readouts = readouts
-        self._found = Activations()
+        self._recorded = Activations()
         self._kept: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
         self._unwanted: set[str] = set()
@@ -82,7 +82,7 @@ class Observer:
 
     @torch.no_grad()
     def run(self, batch: Batch) -> None:
-        """Run the model on one batch; a language model goes on from the state it was left in."""
+        """Run the model on one batch. A language model continues from its last state."""
         self._of_tensors.clear()
         if isinstance(self.model, LanguageModel):
             self._run_language_model(self.model, batch)
@@ -97,7 +97,7 @@ class Observer:
             )
         self._of_tensors.clear()
         # Outputs mean the same in both networks, and a vocabulary of them would take all the memory there is.
-        used = {group for layer in self._found.layers.values() for group in layer.entering}
+        used = {group for layer in self._recorded.layers.values() for group in layer.entering}
         for name in self.readouts:
             if name not in used:
                 self._unwanted.add(name)
@@ -105,13 +105,13 @@ class Observer:
 
     @property
     def readouts(self) -> Collection[str]:
-        """The linear layers whose rows are outputs: those given, or the one called last."""
+        """Return the linear layers whose rows are outputs: the named ones, or the last one called."""
         if self._given_readouts is not None:
             return self._given_readouts
-        return () if self._found.last_linear is None else (self._found.last_linear,)
+        return () if self._recorded.last_linear is None else (self._recorded.last_linear,)
 
     def _run_language_model(self, model: LanguageModel, tokens: Batch) -> None:
-        """Without its scores of every word, which would take longer than all the rest."""
+        """Run a language model without its decoder, which would take longer than all other layers."""
         if not isinstance(tokens, Tensor):
             raise TypeError(f"a language model takes tokens, time x batch, not a {type(tokens).__name__}")
         if self._state is None or self._state[0].shape[-2] != tokens.shape[1]:
@@ -120,50 +120,50 @@ class Observer:
         self._state = encoded.state
         for name, module in model.named_children():
             if module is model.decoder:
-                self._found.layers[name, ""] = Layer(self._enter(name, encoded.output), "")
+                self._recorded.layers[name, ""] = Layer(self._enter(name, encoded.output), "")
             elif isinstance(module, LINEAR):
                 module(encoded.output)
-        self._found.last_linear = "decoder"
+        self._recorded.last_linear = "decoder"
 
     def activations(self) -> Activations:
-        """What was seen."""
-        self._found.units = {group: kept[: self._counts[group]] for group, kept in self._kept.items()}
-        return self._found
+        """Return the recorded activations."""
+        self._recorded.units = {group: values[: self._counts[group]] for group, values in self._kept.items()}
+        return self._recorded
 
-    # What the hooks see
+    # Callbacks of the hooks.
 
     def _called(self, name: str, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
         if isinstance(module, (nn.RNNBase, PackedRecurrent)):
-            given, state = (*arguments, None)[:2]
-            self._called_recurrent(name, module, given, state, output[0])
+            inputs, state = (*arguments, None)[:2]
+            self._called_recurrent(name, module, inputs, state, output[0])
             return
         group = name or type(module).__name__
-        self._found.layers[name, ""] = Layer(self._enter(name, arguments[0]), group)
+        self._recorded.layers[name, ""] = Layer(self._enter(name, arguments[0]), group)
         self._leave((group,), output)
         if isinstance(module, LINEAR):
-            self._found.last_linear = name
+            self._recorded.last_linear = name
 
-    def _called_recurrent(self, name: str, module: nn.Module, given: Any, state: Any, output: Any) -> None:
-        entering = self._enter(name, given)
-        for layer, states in enumerate([*self._lower_outputs(module, given, state), output]):
+    def _called_recurrent(self, name: str, module: nn.Module, inputs: Any, state: Any, output: Any) -> None:
+        entering = self._enter(name, inputs)
+        for layer, states in enumerate([*self._lower_outputs(module, inputs, state), output]):
             suffixes = (
                 [f"_l{layer}", f"_l{layer}_reverse"] if getattr(module, "bidirectional", False) else [f"_l{layer}"]
             )
             groups = tuple(f"{name}.{suffix[1:]}" if name else suffix[1:] for suffix in suffixes)
             for suffix, group in zip(suffixes, groups, strict=True):
-                self._found.layers[name, suffix] = Layer(entering, group)
+                self._recorded.layers[name, suffix] = Layer(entering, group)
             self._leave(groups, states)
             entering = groups
 
-    def _lower_outputs(self, module: Any, given: Any, state: Any) -> Iterator[Any]:
-        """What all layers but the last give, of which the module tells nothing."""
+    def _lower_outputs(self, module: Any, inputs: Any, state: Any) -> Iterator[Any]:
+        """Return the outputs of all layers but the last, which the module does not return."""
         for layer in range(module.num_layers - 1):
-            given = _run_layer(module, layer, given, state)
-            yield given
+            inputs = _run_layer(module, layer, inputs, state)
+            yield inputs
 
-    def _enter(self, name: str, given: Any) -> tuple[str, ...]:
-        """The groups of units that an input comes from, or a new one for what comes from nowhere known."""
-        tensor = first_tensor(given)
+    def _enter(self, name: str, inputs: Any) -> tuple[str, ...]:
+        """Return the groups of units that an input comes from, or a new group for an unknown input."""
+        tensor = first_tensor(inputs)
         if tensor is None or not tensor.is_floating_point():
             return ()
         for known, groups in self._of_tensors:
@@ -174,7 +174,7 @@ class Observer:
         return (group,)
 
     def _leave(self, groups: tuple[str, ...], output: Any) -> None:
-        """What a layer gives: the units of its directions, one after the other."""
+        """Return the output of a layer: the units of its directions, concatenated."""
         tensor = first_tensor(output)
         if tensor is not None:
             for group, part in zip(groups, tensor.chunk(len(groups), dim=-1), strict=True):
@@ -183,37 +183,39 @@ class Observer:
 
     def _keep(self, group: str, tensor: Tensor) -> None:
         rows = tensor.detach().reshape(-1, tensor.shape[-1])
-        kept = self._counts.get(group, 0)
-        rows = rows[: self.samples - kept]
+        count = self._counts.get(group, 0)
+        rows = rows[: self.samples - count]
         if group not in self._unwanted and len(rows):
             if group not in self._kept:
                 self._kept[group] = torch.empty(self.samples, rows.shape[1])
-            self._kept[group][kept : kept + len(rows)] = rows
-            self._counts[group] = kept + len(rows)
+            self._kept[group][count : count + len(rows)] = rows
+            self._counts[group] = count + len(rows)
 
 
-def _run_layer(module: Any, layer: int, given: Any, state: Any) -> Any:
-    """One layer by itself, in a module that borrows its weights."""
+def _run_layer(module: Any, layer: int, inputs: Any, state: Any) -> Any:
+    """Return one layer as a module that shares its weights."""
     directions = 2 if module.bidirectional else 1
-    # A subclass may be made in another way.
+    # The constructor of a subclass may differ.
     kinds: tuple[Any, ...] = (nn.LSTM, nn.GRU, nn.RNN)
     make = next(kind for kind in kinds if issubclass(getattr(module, "kind", type(module)), kind))
     names = ("bias", "batch_first", "bidirectional", "nonlinearity", "proj_size")
     options = {name: getattr(module, name) for name in names if getattr(module, name, None)}
-    inputs = module.input_size if layer == 0 else (module.proj_size or module.hidden_size) * directions
-    alone = make(inputs, module.hidden_size, device="meta", **{"bias": False, **options}).eval()
-    own = re.compile(rf"_l{layer}(_reverse)?$")
+    input_size = module.input_size if layer == 0 else (module.proj_size or module.hidden_size) * directions
+    single = make(input_size, module.hidden_size, device="meta", **{"bias": False, **options}).eval()
+    suffix = re.compile(rf"_l{layer}(_reverse)?$")
     weights = {
-        own.sub(r"_l0\1", name): weight
+        suffix.sub(r"_l0\1", name): weight
         for name, weight in [*module.named_parameters(recurse=False), *module.named_children()]
-        if own.search(name)
+        if suffix.search(name)
     }
     part = slice(layer * directions, (layer + 1) * directions)
-    state = tuple(each[part] for each in state) if isinstance(state, tuple) else state if state is None else state[part]
+    state = (
+        tuple(tensor[part] for tensor in state) if isinstance(state, tuple) else state if state is None else state[part]
+    )
     if isinstance(module, nn.RNNBase):
-        return torch.func.functional_call(alone, weights, (given, state))[0]
-    borrowing = type(module).from_dense(alone, **{name: each for name, each in weights.items() if "weight" in name})
-    for name, each in weights.items():
+        return torch.func.functional_call(single, weights, (inputs, state))[0]
+    packed = type(module).from_dense(single, **{name: weight for name, weight in weights.items() if "weight" in name})
+    for name, bias in weights.items():
         if "bias" in name:
-            setattr(borrowing, name, each)
-    return borrowing(given, state)[0]
+            setattr(packed, name, bias)
+    return packed(inputs, state)[0]

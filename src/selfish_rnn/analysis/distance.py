@@ -42,7 +42,7 @@ def topology_distance(
     topologies: tuple[Mapping[str, Topology], Mapping[str, Topology]] | None = None,
     readouts: Collection[str] | None = None,
 ) -> TopologyDistance:
-    """How far apart the sparse topologies of two networks are, from 0 to 1, for each matrix and over all.
+    """Return the distance between the sparse topologies of two networks, from 0 to 1, by matrix and over all.
 
     Both networks run on the same data. Each unit of the first is matched with the unit of the second whose activations
     correlate with its own most, and then for each unit the connections are compared:
@@ -89,7 +89,7 @@ def topology_distance(
 
 
 FIXED = ""
-"""In place of a group of units: rows or columns that mean the same in both networks, such as words."""
+"""Stand-in for a group of units: rows or columns with the same meaning in both networks, such as words."""
 
 _RECURRENT = re.compile("hh|recurrent|hidden")
 _OF_LAYER = re.compile(r"_l\d+(_reverse)?$")
@@ -97,7 +97,7 @@ _OF_LAYER = re.compile(r"_l\d+(_reverse)?$")
 
 @dataclass(frozen=True)
 class MatrixAlignment:
-    """For each row and each column of a matrix of the first network the one of the second it is compared with.
+    """Partner of every row and column of a matrix of the first network in the second.
 
     ``None`` leaves them as they are. ``rows_by`` and ``columns_by`` say by which units they were matched.
     """
@@ -110,7 +110,7 @@ class MatrixAlignment:
 
 @dataclass(frozen=True)
 class Alignment:
-    """How two networks correspond: an alignment for each matrix, and the matches of units behind it."""
+    """Correspondence of two networks: an alignment for each matrix, and the matches of units behind it."""
 
     matrices: Mapping[str, MatrixAlignment] = field(default_factory=dict)
     matches: Mapping[str, UnitMatch] = field(default_factory=dict)
@@ -160,27 +160,27 @@ def align(
 def observe_both(
     first: nn.Module, second: nn.Module, data: Data, samples: int, readouts: Collection[str] | None
 ) -> tuple[tuple[Activations, Activations], Collection[str]]:
-    """The activations of two networks on the same data, at most so many samples of each unit, and the read-outs."""
+    """Return the activations of two networks on the same data, with a limited number of samples, and the read-outs."""
     batches = [data] if isinstance(data, (torch.Tensor, PackedSequence)) else data
-    with Observer(first, samples, readouts) as one, Observer(second, samples, readouts) as other:
+    with Observer(first, samples, readouts) as first_observer, Observer(second, samples, readouts) as second_observer:
         for batch in batches:
-            one.run(batch)
-            other.run(batch)
-            if one.enough:
+            first_observer.run(batch)
+            second_observer.run(batch)
+            if first_observer.enough:
                 break
-    seen = one.activations(), other.activations()
-    shapes = [{name: tuple(units.shape) for name, units in each.units.items()} for each in seen]
+    seen = first_observer.activations(), second_observer.activations()
+    shapes = [{name: tuple(units.shape) for name, units in activations.units.items()} for activations in seen]
     if not shapes[0]:
-        raise ValueError("there is no data: not one batch")
+        raise ValueError("there is no data: the batches are empty")
     if shapes[0] != shapes[1]:
         raise ValueError(f"the networks are not of the same shape: their layers have units {shapes[0]} and {shapes[1]}")
-    return seen, one.readouts
+    return seen, first_observer.readouts
 
 
 def _sides(
     matrix: WeightMatrix, seen: Activations, readouts: Collection[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """By which groups of units the gates in the rows of a matrix, and its columns, are matched."""
+    """Return the groups of units that match the rows (by gate) and the columns of a matrix."""
     suffix = _OF_LAYER.search(matrix.local)
     layer = seen.layers.get((matrix.owner, suffix.group() if suffix else ""), Layer((), FIXED))
     width = matrix.size // matrix.shape[0]
@@ -209,7 +209,7 @@ def _columns(
 
 
 def _partners(groups: tuple[str, ...], sizes: Iterable[int], matches: Mapping[str, UnitMatch]) -> Partners | None:
-    """Rows, or columns, of the second network: in each block the partners of the units it belongs to."""
+    """Return rows or columns of the second network: in each block the partners of its units."""
     if not any(groups):
         return None
     blocks, start = list[Partners](), 0
@@ -228,21 +228,21 @@ Partners = npt.NDArray[np.int64]
 Correlations = npt.NDArray[np.float64]
 
 SAMPLES_AT_ONCE = 1024
-"""Rows of activations that are in double precision at one time."""
+"""Number of rows of activations that are in double precision at a time."""
 
 ROUNDING = 1e-6
-"""A unit that varies less than this share of the largest activations of its layer does not change: it is rounding.
+"""Share of the largest activations of a layer below which the variation of a unit is rounding.
 
 The last chunk of an untrained ON-LSTM is an example: its master input gate is 0 but for the last digit.
 """
 
 PREFERENCE = 1e-9
-"""Added to the correlation of units of the same number: it decides between equals and for units that never change."""
+"""Bonus for units with the same number, which decides ties and matches constant units."""
 
 
 @dataclass(frozen=True)
 class UnitMatch:
-    """For each unit of a layer of the first network its partner in the second, and their mean correlation."""
+    """Partner in the second network of each unit of a layer of the first, and their mean correlation."""
 
     partners: Partners
     correlation: float
@@ -263,7 +263,7 @@ def match_units(first: Tensor, second: Tensor, matching: Matching) -> UnitMatch:
 
 
 def partners_by(scores: Correlations, matching: Matching) -> Partners:
-    """For each row the column it is matched with: its largest, or that of the best one-to-one assignment."""
+    """Return the column matched with each row: the largest entry, or that of the best one-to-one assignment."""
     preferring = scores + PREFERENCE * np.eye(*scores.shape)
     if matching == "semi":
         best: Partners = preferring.argmax(axis=1)
@@ -279,7 +279,7 @@ def partners_by(scores: Correlations, matching: Matching) -> Partners:
 
 
 def correlation(first: Tensor, second: Tensor) -> Correlations:
-    """Pearson's correlation over samples of every unit of ``first`` with every unit of ``second``.
+    """Return Pearson's correlation over samples of every unit of ``first`` with every unit of ``second``.
 
         r_ij = Σ_s (a_si - ā_i)(b_sj - b̄_j) / (|a_i - ā_i| |b_j - b̄_j|)
 
@@ -288,7 +288,7 @@ def correlation(first: Tensor, second: Tensor) -> Correlations:
     """
     if first.ndim != 2 or first.shape != second.shape:
         raise ValueError(f"activations must be samples x units of one shape, got {first.shape} and {second.shape}")
-    means = [_mean(each) for each in (first, second)]
+    means = [_mean(activations) for activations in (first, second)]
     products = torch.zeros(first.shape[1], second.shape[1], dtype=torch.float64)
     squares = [torch.zeros(first.shape[1], dtype=torch.float64) for _ in means]
     for piece in zip(_pieces(first), _pieces(second), strict=True):
@@ -319,7 +319,7 @@ def _pieces(activations: Tensor) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True)
 class MatrixDistance:
-    """The distance between two topologies of one matrix, and by which units its rows and columns were matched."""
+    """Distance between two topologies of a matrix, and the units that matched its rows and columns."""
 
     name: str
     distance: float
@@ -330,7 +330,7 @@ class MatrixDistance:
 
 @dataclass(frozen=True)
 class TopologyDistance:
-    """The distances between the matrices of two networks, and over all of them.
+    """Distances between the matrices of two networks.
 
     ``distance["rnn.weight_hh_l0"]`` is that of one matrix; printed, it is a table. ``matches`` are the partners of the
     units of each layer with their mean correlation, which tells how much there was to match.
@@ -342,16 +342,16 @@ class TopologyDistance:
 
     @property
     def overall(self) -> float:
-        """The mean of the matrices, each by how many weights it has in the two networks together."""
+        """Mean over the matrices, weighted by their number of weights in both networks."""
         weights = [sum(matrix.counts) for matrix in self.matrices]
         total = sum(weight * matrix.distance for weight, matrix in zip(weights, self.matrices, strict=True))
         return total / max(sum(weights), 1)
 
     def __getitem__(self, name: str) -> float:
-        found = {matrix.name: matrix.distance for matrix in self.matrices}
-        if name not in found:
-            raise KeyError(f"no distance of {name!r}; there are {', '.join(found)}")
-        return found[name]
+        distances = {matrix.name: matrix.distance for matrix in self.matrices}
+        if name not in distances:
+            raise KeyError(f"no distance of {name!r}; there are {', '.join(distances)}")
+        return distances[name]
 
     def __str__(self) -> str:
         rows = [("matrix", "distance", "weights", "rows matched by", "columns matched by")]
@@ -367,7 +367,7 @@ class TopologyDistance:
 def compare_topologies(
     first: Mapping[str, Topology], second: Mapping[str, Topology], alignment: Alignment | None = None
 ) -> TopologyDistance:
-    """The distances between topologies of the same matrices; matrices that are dense in both are left out.
+    """Return the distances between topologies of the same matrices, without matrices that are dense in both.
 
     Without an ``alignment`` units correspond by number, as in one run at two times or in two runs from one start.
     """
@@ -377,28 +377,28 @@ def compare_topologies(
 
 
 def compare_pairs(pairs: Iterable[tuple[str, Topology, Topology]], alignment: Alignment) -> TopologyDistance:
-    """The same for matrices that come one after the other, so that not all topologies are in memory together."""
+    """Compare topologies that come one after the other, so that not all of them are in memory."""
     distances = []
-    for name, one, other in pairs:
-        if one.count == one.size and other.count == other.size:
+    for name, before, after in pairs:
+        if before.count == before.size and after.count == after.size:
             continue
-        how = alignment.matrices.get(name, MatrixAlignment())
-        distance = matrix_distance(one, other, how.rows, how.columns)
-        distances.append(MatrixDistance(name, distance, (one.count, other.count), how.rows_by, how.columns_by))
+        match = alignment.matrices.get(name, MatrixAlignment())
+        distance = matrix_distance(before, after, match.rows, match.columns)
+        distances.append(MatrixDistance(name, distance, (before.count, after.count), match.rows_by, match.columns_by))
     return TopologyDistance(tuple(distances), alignment.matching, alignment.matches)
 
 
 def matrix_distance(
     first: Topology, second: Topology, rows: Partners | None = None, columns: Partners | None = None
 ) -> float:
-    """The mean of :func:`unit_distances` over the units of a matrix."""
+    """Return the mean of :func:`unit_distances` over the units of a matrix."""
     return float(unit_distances(first, second, rows, columns).mean())
 
 
 def unit_distances(
     first: Topology, second: Topology, rows: Partners | None = None, columns: Partners | None = None
 ) -> npt.NDArray[np.float64]:
-    """For each unit how many edits turn its connections into those of its partner, as a share of those of either.
+    """Return the edits that turn the connections of each unit into those of its partner, as a share of both.
 
         d(u) = |A_u xor B_u| / |A_u or B_u|,   0 if both are empty
 
@@ -412,21 +412,21 @@ def unit_distances(
     rows = np.arange(height) if rows is None else rows
     columns = np.arange(width) if columns is None else columns
     unit_of_row, units = units_of_rows(first.gates)
-    own_rows, own_columns = np.divmod(first.positions.numpy(), width)
-    there = contains(second.positions.numpy(), rows[own_rows] * width + columns[own_columns])
-    own = np.bincount(unit_of_row[own_rows], minlength=units)
-    shared = np.bincount(unit_of_row[own_rows[there]], minlength=units)
+    our_rows, our_columns = np.divmod(first.positions.numpy(), width)
+    there = contains(second.positions.numpy(), rows[our_rows] * width + columns[our_columns])
+    ours = np.bincount(unit_of_row[our_rows], minlength=units)
+    shared = np.bincount(unit_of_row[our_rows[there]], minlength=units)
     # A column of the second network counts as often as columns of the first are matched with it.
     times = np.bincount(columns, minlength=width)
     their_rows, their_columns = np.divmod(second.positions.numpy(), width)
     in_row = np.bincount(their_rows, weights=times[their_columns], minlength=height)
     theirs = np.bincount(unit_of_row, weights=in_row[rows], minlength=units)
-    union = own + theirs - shared
+    union = ours + theirs - shared
     return np.where(union > 0, (union - shared) / np.maximum(union, 1), 0.0)
 
 
 def units_of_rows(gates: GateLayout) -> tuple[Partners, int]:
-    """For each row the unit it belongs to, and how many there are.
+    """Return the unit of each row, and the number of units.
 
     Rows at the same place of gates of the same size are of one unit: of an LSTM the four rows of its gates, of ON-LSTM
     the four rows of a neuron and the two rows of the master gates of a chunk.

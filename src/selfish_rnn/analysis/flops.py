@@ -1,4 +1,4 @@
-"""Multiplications and additions of a network, in the paper's convention.
+"""FLOPs of a network, in the paper's convention.
 
 Two FLOPs for each weight that exists and each vector it multiplies; biases, gates, softmax and rewirings are not
 counted. A look-up in an embedding costs nothing; the gradient of an embedding that is not also the output matrix
@@ -26,7 +26,7 @@ _EMBEDDING = (nn.Embedding, PackedEmbedding)
 
 @dataclass(frozen=True)
 class MatrixUse:
-    """How many vectors a matrix of ``size`` positions multiplies for one sample.
+    """Number of vectors that a matrix of ``size`` positions multiplies for one sample.
 
     ``products`` in the forward pass, and as many for each of the two gradients; ``lookups`` cost nothing forward but
     one product each for the gradient of the weights.
@@ -38,20 +38,20 @@ class MatrixUse:
     lookups: float = 0.0
 
     def inference(self, density: float) -> float:
-        """FLOPs of the forward pass."""
+        """Return the FLOPs of the forward pass."""
         return 2 * density * self.size * self.products
 
     def training(self, density: float, *, dense_gradient: bool = False) -> float:
-        """FLOPs of the forward and the backward pass; with a gradient of all positions if that is asked for."""
+        """Return the FLOPs of forward and backward pass, optionally with gradients of all positions."""
         of_gradient = 1.0 if dense_gradient else density
         return 2 * self.size * (2 * density * self.products + of_gradient * (self.products + self.lookups))
 
 
 @dataclass(frozen=True)
 class ModelFlops:
-    """FLOPs of a model on one sample: of inference, of a training step, and of both were no weight missing.
+    """FLOPs of a model on one sample, for inference and a training step, with those of the dense model.
 
-    ``samples`` is of how many vectors, such as words, the sample consists. Printed, it is a table of the matrices.
+    ``samples`` is the number of vectors, such as words, in the sample. ``print`` shows a table of the matrices.
     """
 
     uses: tuple[MatrixUse, ...]
@@ -86,7 +86,7 @@ class ModelFlops:
 
 
 def flops(model: nn.Module, *inputs: Any) -> ModelFlops:
-    """The FLOPs of a model with the weights that exist, of inference and of a training step, in the paper's convention.
+    """Return the FLOPs of a model's existing weights in inference and a training step, in the paper's convention.
 
         inference = Σ 2 · weights · (vectors they multiply),   training = 3 · inference
 
@@ -99,8 +99,8 @@ def flops(model: nn.Module, *inputs: Any) -> ModelFlops:
     >>> counted.training / counted.dense_training
     0.25
 
-    ``inputs`` are what the model is called with, once, to see which of its layers is used how often. A language model
-    of this package needs none: without tokens the FLOPs are those of one word.
+    The model is called once with ``inputs``, to count the uses of its layers. A language model of this package needs
+    none: without tokens the FLOPs are those of one word.
     """
     matrices = weight_matrices(model)
     if isinstance(model, LanguageModel):
@@ -116,7 +116,7 @@ def flops(model: nn.Module, *inputs: Any) -> ModelFlops:
 
 
 def word_uses(model: LanguageModel) -> list[MatrixUse]:
-    """What each matrix of a language model does for one word; its weights may be on the meta device."""
+    """Return the use of each matrix of a language model for one word. Its weights may be on the meta device."""
     uses = []
     for name, matrix in weight_matrices(model).items():
         if "embedding" not in matrix.owners:
@@ -132,7 +132,7 @@ def word_uses(model: LanguageModel) -> list[MatrixUse]:
 def _observed_uses(
     model: nn.Module, matrices: Mapping[str, WeightMatrix], inputs: tuple[Any, ...]
 ) -> tuple[list[MatrixUse], int]:
-    """What each matrix did in one call of the model, and how many vectors the busiest one multiplied."""
+    """Return the use of each matrix in one call of the model, and the largest number of vectors."""
     vectors: dict[str, int] = {}
     modules = dict(model.named_modules())
     with watched(model, partial(_count, vectors)), torch.no_grad():
@@ -147,7 +147,7 @@ def _observed_uses(
 
 
 def _count(vectors: dict[str, int], name: str, module: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
-    """Add how many vectors a module was called with."""
+    """Add the number of vectors in a call of a module."""
     seen = first_tensor(output if isinstance(module, _EMBEDDING) else arguments)
     if seen is not None:
         vectors[name] = vectors.get(name, 0) + seen.numel() // seen.shape[-1]

@@ -1,4 +1,4 @@
-"""The weight matrices of any model, dense with zeros, masked or packed, and the density of their gates."""
+"""Weight matrices of any model, dense with zeros, masked or packed, and the density of their gates."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ _PATTERN = re.compile(r"(?:.*?\.(\d+)\.|.*\.)?weight_(ih|hh|hr|input|recurrent)(
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """``ih`` and ``hh`` for input and recurrent matrices with the number of their layer; equal ones stay whole.
+    """Return short names: ``ih`` and ``hh`` with the number of the layer. Ambiguous names stay whole.
 
     >>> short_names(["rnn.weight_ih_l0", "rnns.1.weight_hh_l0", "cell.weight_recurrent_3", "decoder.weight"])
     ['ih1', 'hh2', 'hh3', 'decoder']
     """
     short = [_short(name) for name in names]
-    return [one if short.count(one) == 1 else name for one, name in zip(short, names, strict=True)]
+    return [brief if short.count(brief) == 1 else name for brief, name in zip(short, names, strict=True)]
 
 
 def _short(name: str) -> str:
-    found = _PATTERN.fullmatch(name)
-    if found is None:
+    match = _PATTERN.fullmatch(name)
+    if match is None:
         return name.removesuffix(".weight")
-    module, kind, layer, more = found.groups()
+    module, kind, layer, suffix = match.groups()
     number = "" if layer is None and module is None else str(1 + int(layer or 0) + int(module or 0))
-    return f"{_KINDS[kind]}{number}{(more or '').replace('_', '' if not number else ' ')}"
+    return f"{_KINDS[kind]}{number}{(suffix or '').replace('_', '' if not number else ' ')}"
 
 
 def gate_name(gate: str) -> str:
-    """A gate as people write it: ``master forget``, and ``whole matrix`` for the one that is all of it."""
+    """Return the readable name of a gate: ``master forget``, or ``whole matrix`` for ``all``."""
     return "whole matrix" if gate == WHOLE else gate.replace("_", " ")
 
 
 Hook = Callable[[str, nn.Module, tuple[Any, ...], Any], None]
-"""Hears the name of a module, the module, what it was called with, in the order of its arguments, and what it gave."""
+"""Function of the name of a module, the module, its arguments in their order, and its output."""
 
 
 @contextlib.contextmanager
 def watched(model: nn.Module, hook: Hook) -> Iterator[None]:
-    """In this block the model is in evaluation mode and tells of every call of a module that has a weight matrix."""
+    """Call a hook for every call of a module with a weight matrix, with the model in evaluation mode."""
     owners = {name for matrix in weight_matrices(model).values() for name in matrix.owners}
     modes = [(module, module.training) for module in model.modules()]
     handles = [
@@ -81,19 +81,19 @@ def _call(hook: Hook, name: str, module: nn.Module, args: tuple[Any, ...], kwarg
 
 
 def first_tensor(value: Any) -> Tensor | None:
-    """The first tensor in what a module takes or gives; of a packed sequence its data."""
+    """Return the first tensor in arguments or outputs, the data of a packed sequence, or None."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, PackedSequence):
         return value.data
     if isinstance(value, (tuple, list)):
-        return next((found for found in map(first_tensor, value) if found is not None), None)
+        return next((tensor for tensor in map(first_tensor, value) if tensor is not None), None)
     return None
 
 
 @dataclass(frozen=True)
 class WeightMatrix:
-    """One weight matrix under its first name: ``local`` is its name in ``module``, whose name is ``owner``.
+    """Weight matrix under its first name. ``local`` is its name in ``module``, whose name is ``owner``.
 
     A weight that several modules share is one matrix, and ``owners`` are the names of all of them.
     """
@@ -120,7 +120,7 @@ class WeightMatrix:
 
     @property
     def topology(self) -> Topology:
-        """What exists: as the model's sparsifier says, as packed, or without either what is not zero."""
+        """Topology of the sparsifier or of the packed weight; otherwise that of the non-zero entries."""
         if self.sparse is not None:
             return self.sparse.topology
         if isinstance(self.weight, PackedWeight):
@@ -129,7 +129,7 @@ class WeightMatrix:
 
     @property
     def count(self) -> int:
-        """How many weights exist."""
+        """Number of existing weights."""
         if self.sparse is None and not isinstance(self.weight, PackedWeight) and not self.weight.is_meta:
             return int(self.weight.detach().count_nonzero())
         return self.topology.count
@@ -142,7 +142,7 @@ def weight_matrices(model: nn.Module) -> dict[str, WeightMatrix]:
     A weight that has just grown is zero and exists all the same: the sparsifier knows, the zeros do not.
     """
     bound = {id(weight.parameter): weight for weight in _bound_weights(model)}
-    found: dict[int, WeightMatrix] = {}
+    matrices: dict[int, WeightMatrix] = {}
     registered = model_layouts(model)
     for owner, module in model.named_modules(remove_duplicate=False):
         for local, gates in _layouts(module, registered.get(module, {}), bound).items():
@@ -150,19 +150,19 @@ def weight_matrices(model: nn.Module) -> dict[str, WeightMatrix]:
             if not isinstance(weight, (nn.Parameter, PackedWeight)) or len(weight.shape) < 2:
                 continue
             name = f"{owner}.{local}" if owner else local
-            before = found.get(id(weight))
+            before = matrices.get(id(weight))
             owners = (owner,) if before is None else (*before.owners, owner)
             if before is not None:
                 name, local, module, gates = before.name, before.local, before.module, before.gates
             stored = weight.values if isinstance(weight, PackedWeight) else weight
-            found[id(weight)] = WeightMatrix(name, owners, local, module, weight, gates, bound.get(id(stored)))
-    if not found:
+            matrices[id(weight)] = WeightMatrix(name, owners, local, module, weight, gates, bound.get(id(stored)))
+    if not matrices:
         raise ValueError("the model has no weight matrix of a known module; teach its cell with register_cell")
-    return {matrix.name: matrix for matrix in found.values()}
+    return {matrix.name: matrix for matrix in matrices.values()}
 
 
 def topologies_of(model: nn.Module) -> dict[str, Topology]:
-    """Which weights of each matrix of a model exist."""
+    """Return the topology of each matrix of a model, by name."""
     return {name: matrix.topology for name, matrix in weight_matrices(model).items()}
 
 
@@ -178,18 +178,18 @@ def _layouts(
 
 
 def _bound_weights(model: nn.Module) -> Iterator[SparseWeight]:
-    """The weights of what makes the model sparse."""
+    """Yield the weights of the sparsifiers of a model."""
     for listener in listeners(model):
         if isinstance(listener, SparseTraining):
             yield from listener.weights
 
 
 Densities = dict[str, dict[str, float]]
-"""By matrix and gate."""
+"""Density by matrix and gate."""
 
 
 def gate_densities(model: nn.Module) -> Densities:
-    """The density of every weight matrix of a model, under ``"all"``, and of each of its gates.
+    """Return the density of every weight matrix of a model, under ``"all"``, and of each of its gates.
 
     >>> from selfish_rnn import Sparsifier
     >>> model = nn.GRU(8, 16)
@@ -200,13 +200,13 @@ def gate_densities(model: nn.Module) -> Densities:
     >>> densities["weight_hh_l0"]["all"]
     0.25
 
-    What exists is what the model's sparsifier says, what is packed, or without either what is not zero.
+    Existing weights are those of the sparsifier or of packed weights; otherwise the non-zero entries.
     """
     return {name: matrix.topology.densities() for name, matrix in weight_matrices(model).items()}
 
 
 def with_gates(densities: Mapping[str, Mapping[str, float]]) -> dict[str, Mapping[str, float]]:
-    """Those of some matrices that have gates: with one gate besides the whole, that gate is the whole."""
+    """Return the densities of the matrices with several gates. A single gate is the whole matrix."""
     return {name: gates for name, gates in densities.items() if len(gates) > 2}
 
 
@@ -226,17 +226,17 @@ def densities_over_time(records: Iterable[EpochRecord]) -> dict[str, dict[str, l
 
 
 def gate_deviations(densities: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """How much denser than its matrix each gate is, as a mean over the matrices that have it.
+    """Return the density of each gate less that of its matrix, as a mean over the matrices that have the gate.
 
-    Below zero a gate is sparser than the average: in the paper the forget gates, while the candidate and output gates
+    A gate below zero is sparser than average. In the paper these are the forget gates, while candidate and output gates
     are denser.
 
     >>> gate_deviations({"rnn.weight_hh_l0": {"forget": 0.25, "output": 0.5, "all": 0.375}})
     {'forget': -0.125, 'output': 0.125}
     """
-    found: dict[str, list[float]] = {}
+    deviations: dict[str, list[float]] = {}
     for gates in with_gates(densities).values():
         for gate, density in gates.items():
             if gate != WHOLE:
-                found.setdefault(gate, []).append(density - gates[WHOLE])
-    return {gate: sum(each) / len(each) for gate, each in found.items()}
+                deviations.setdefault(gate, []).append(density - gates[WHOLE])
+    return {gate: sum(values) / len(values) for gate, values in deviations.items()}

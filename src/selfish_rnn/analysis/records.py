@@ -1,4 +1,4 @@
-"""What a run wrote down, read back: the settings, every epoch, the outcome, and the topologies of its best model."""
+"""Record of a run, read from its folder: settings, epochs, outcome, and topologies of the best model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Size = Annotated[int, Field(strict=True, gt=0, lt=2**63)]
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run as its folder tells of it; ``summary`` is ``None`` while the run is not finished.
+    """Run as stored in its folder. ``summary`` is None while the run is unfinished.
 
     Example::
 
@@ -62,7 +62,7 @@ class RunRecord:
 
     @property
     def valid_perplexity(self) -> float:
-        """The lowest so far, which is the one of the best model."""
+        """Lowest validation perplexity so far, that of the best model."""
         return min(epoch.valid_perplexity for epoch in self.epochs)
 
     @property
@@ -71,27 +71,27 @@ class RunRecord:
 
     @property
     def averaging_starts(self) -> list[int]:
-        """The epochs at whose end averaging was on and had not been at the end of the one before."""
+        """Epochs in which averaging started."""
         before = [False, *(epoch.averaging for epoch in self.epochs)]
         return [epoch.epoch for epoch, was_on in zip(self.epochs, before, strict=False) if epoch.averaging > was_on]
 
     @property
     def restarts(self) -> list[int]:
-        """The epochs after which averaging started anew."""
+        """Epochs after which averaging restarted."""
         return [epoch for epoch in self.settings.get("restart_at") or () if epoch < self.epochs[-1].epoch]
 
     def topologies(self) -> dict[str, Topology]:
-        """The topology of each sparse matrix of the best model; none where the folder does not hold the model."""
+        """Return the topology of each sparse matrix of the best model; empty if the folder has no model."""
         return {} if self.path is None else _read_topologies(RunFolder(self.path), self.settings)
 
 
 def section_name(section: Any) -> str:
-    """The name in a section of the settings, which may be written as the name alone."""
+    """Return the name in a section of the settings, which may be the name alone."""
     return str(section.get("name", "")) if isinstance(section, Mapping) else str(section or "")
 
 
 def read_run(path: str | Path) -> RunRecord:
-    """Read the folder of a run, or a folder with only its small files; nothing is written.
+    """Read the folder of a run, or a folder with only its small files.
 
     These are config.yaml and metrics.jsonl and, where they are there, corpus.json and summary.json.
     """
@@ -115,7 +115,7 @@ _OR_AGAIN = "restore it from a copy, or train the run again"
 
 
 class _Settings(BaseModel):
-    """Settings that reports and figures compute with; others may be of any version."""
+    """Settings that reports and figures use. Other settings may be of any version."""
 
     corpus: str | None = None
     epochs: Count | None = None
@@ -177,9 +177,9 @@ def _read_topologies(folder: RunFolder, settings: Mapping[str, Any]) -> dict[str
     outline = _outline(folder, settings, words)
     try:
         return {
-            each.name: read_topology(saved.tensors, each.name, each.shape, each.gates)
-            for each in outline.sparse_matrices()
-            if each.name in saved.shapes
+            matrix.name: read_topology(saved.tensors, matrix.name, matrix.shape, matrix.gates)
+            for matrix in outline.sparse_matrices()
+            if matrix.name in saved.shapes
         }
     except ValueError as error:
         reason = f"is damaged or does not fit config.yaml ({error})"

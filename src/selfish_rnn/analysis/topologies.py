@@ -1,4 +1,4 @@
-"""Topologies in numbers: density maps and degrees, and how the topology of a run changes over time."""
+"""Measures of topologies: density maps, degrees, and changes over the training of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from selfish_rnn.topology.topology import Span
 
 
 def density_map(topology: Topology, gate: str, bins: int = 48) -> Any:
-    """The density of each of at most ``bins`` x ``bins`` equal parts of a gate, as a float array (rows, columns).
+    """Return the density of at most ``bins`` x ``bins`` equal parts of a gate, as a float array (rows, columns).
 
     Example::
 
@@ -27,7 +27,7 @@ def density_map(topology: Topology, gate: str, bins: int = 48) -> Any:
     """
     if bins < 1:
         raise ValueError(f"bins must be at least 1, got {bins}")
-    rows, columns, height, width = _places(topology, gate)
+    rows, columns, height, width = _rows_and_columns(topology, gate)
     parts = (min(bins, height), min(bins, width))
     # Edges at whole numbers: the area of a part is then the number of positions in it.
     edges = [np.round(np.linspace(0, size, count + 1)) for size, count in zip((height, width), parts, strict=True)]
@@ -36,19 +36,19 @@ def density_map(topology: Topology, gate: str, bins: int = 48) -> Any:
 
 
 def in_degrees(topology: Topology, gate: str) -> Any:
-    """How many weights each row of a gate has."""
-    rows, _, height, _ = _places(topology, gate)
+    """Return the number of weights in each row of a gate."""
+    rows, _, height, _ = _rows_and_columns(topology, gate)
     return np.bincount(rows, minlength=height)
 
 
 def out_degrees(topology: Topology, gate: str) -> Any:
-    """How many weights of a gate each column has."""
-    _, columns, _, width = _places(topology, gate)
+    """Return the number of weights in each column of a gate."""
+    _, columns, _, width = _rows_and_columns(topology, gate)
     return np.bincount(columns, minlength=width)
 
 
 def random_degrees(density: float, among: int) -> tuple[Any, Any]:
-    """Degrees and their probabilities where ``among`` positions exist with the same probability, apart from each other.
+    """Return degrees and their probabilities if each of ``among`` positions exists independently with a probability.
 
     The binomial distribution B(among, density), which is the start of a uniform allocation.
     """
@@ -61,7 +61,7 @@ def random_degrees(density: float, among: int) -> tuple[Any, Any]:
 
 @dataclass(frozen=True)
 class DegreeShares:
-    """Shares of the units by their degree: bin ``i`` holds the degrees between ``edges[i]`` and ``edges[i + 1]``."""
+    """Shares of the units by their degree. Bin ``i`` holds the degrees between ``edges[i]`` and ``edges[i + 1]``."""
 
     edges: Any
     gates: dict[str, Any]
@@ -69,33 +69,33 @@ class DegreeShares:
 
 
 def degree_shares(topology: Topology, *, sent: bool, start: Topology | None = None, bins: int = 24) -> DegreeShares:
-    """The distribution of in-degrees (or with ``sent`` of out-degrees) in every gate and at the random start.
+    """Return the distribution of in-degrees (with ``sent``: out-degrees) in every gate and at the random start.
 
-    Without the topology at the ``start``, that is what a random topology of the same density has on average.
+    Without a ``start``, the latter is the average of random topologies with the same density.
     """
     degrees = out_degrees if sent else in_degrees
-    found = {gate: degrees(topology, gate) for gate in topology.gates.names}
+    by_gate = {gate: degrees(topology, gate) for gate in topology.gates.names}
     width = topology.size // topology.shape[0]
     if start is None:
-        sizes = topology.gates.sizes if sent else [width] * len(found)
+        sizes = topology.gates.sizes if sent else [width] * len(by_gate)
         random = [random_degrees(topology.density, among) for among in sizes]
     else:
-        before = [degrees(start, gate) for gate in found]
+        before = [degrees(start, gate) for gate in by_gate]
         random = [(values, np.full(len(values), 1 / len(values))) for values in before]
     likely = [values[shares > 1e-4] for values, shares in random]
-    everything = np.concatenate([*found.values(), *likely])
+    everything = np.concatenate([*by_gate.values(), *likely])
     lowest, highest = int(everything.min()), int(everything.max())
     step = -(-(highest - lowest + 1) // bins)
     edges = np.arange(lowest - 0.5, highest + step, step)
     return DegreeShares(
         edges,
-        {gate: np.histogram(values, edges)[0] / len(values) for gate, values in found.items()},
+        {gate: np.histogram(values, edges)[0] / len(values) for gate, values in by_gate.items()},
         sum(np.histogram(values, edges, weights=shares)[0] for values, shares in random) / len(random),
     )
 
 
-def _places(topology: Topology, gate: str) -> tuple[Any, Any, int, int]:
-    """Rows within a gate and columns of its positions, and its height and width."""
+def _rows_and_columns(topology: Topology, gate: str) -> tuple[Any, Any, int, int]:
+    """Return the rows within a gate and the columns of its positions, and its height and width."""
     spans: dict[str, Span] = dict(topology.gate_spans())
     if gate not in spans:
         raise ValueError(f"there is no gate {gate!r}; there are {', '.join(spans)}")
@@ -107,7 +107,7 @@ def _places(topology: Topology, gate: str) -> tuple[Any, Any, int, int]:
 
 @dataclass(frozen=True)
 class Exploration:
-    """The share of positions that have existed at some time up to this moment, of each matrix and over all."""
+    """Share of positions that existed at any time up to a moment, by matrix and over all."""
 
     moment: Moment
     matrices: dict[str, float]
@@ -115,7 +115,7 @@ class Exploration:
 
 
 def exploration(history: TopologyHistory) -> Iterator[Exploration]:
-    """In-time over-parameterisation: how much of the dense network a run has tried out by and by.
+    """Yield the in-time over-parameterisation: the share of the dense network that a run has explored.
 
         R_s = |positions that existed at some time| / |all positions|
 
@@ -144,7 +144,7 @@ def _union(tried: Tensor | None, new: Tensor) -> Tensor:
 
 
 def distance_from(history: TopologyHistory, epoch: int = 0) -> Iterator[tuple[Moment, TopologyDistance]]:
-    """The distance of every later topology of a run to that after ``epoch`` (the paper's figure on the left).
+    """Yield the distance of every later topology of a run to that after ``epoch`` (the paper's Figure 4, left).
 
     Units are those of one network, so there is nothing to match.
     """
@@ -161,26 +161,26 @@ def distance_from(history: TopologyHistory, epoch: int = 0) -> Iterator[tuple[Mo
 def distance_between(
     first: TopologyHistory, second: TopologyHistory, alignment: Alignment | None = None
 ) -> Iterator[tuple[Moment, TopologyDistance]]:
-    """The distance between two runs after every epoch that both have.
+    """Yield the distance between two runs after every epoch that both have.
 
     Without an ``alignment`` units correspond by number: right for runs from one start, as in the paper's figure on the
     right. :func:`~selfish_rnn.analysis.distance.align` matches those of two trained models.
     """
     ours, theirs = _by_epoch(first), _by_epoch(second)
-    one, other = next(ours, None), next(theirs, None)
-    while one is not None and other is not None:
-        if one.epoch == other.epoch:
-            compared = compare_topologies(one.topologies, other.topologies, alignment)
-            yield Moment(one.step, one.epoch), compared
-        behind = min(one.epoch, other.epoch)
-        if one.epoch == behind:
-            one = next(ours, None)
-        if other.epoch == behind:
-            other = next(theirs, None)
+    our_record, their_record = next(ours, None), next(theirs, None)
+    while our_record is not None and their_record is not None:
+        if our_record.epoch == their_record.epoch:
+            distance = compare_topologies(our_record.topologies, their_record.topologies, alignment)
+            yield Moment(our_record.step, our_record.epoch), distance
+        behind = min(our_record.epoch, their_record.epoch)
+        if our_record.epoch == behind:
+            our_record = next(ours, None)
+        if their_record.epoch == behind:
+            their_record = next(theirs, None)
 
 
 def _by_epoch(history: TopologyHistory) -> Iterator[TopologyRecord]:
-    """The last record of every epoch."""
+    """Yield the last record of every epoch."""
     last: TopologyRecord | None = None
     for record in history:
         if last is not None and record.epoch != last.epoch:

@@ -24,7 +24,7 @@ Densities = Mapping[str, float]
 
 @dataclass(frozen=True)
 class TrainingFlops:
-    """FLOPs of training from the first update to the last and of inference on one sample, and the same if dense.
+    """FLOPs of a whole training and of inference on one sample, with those of the dense network.
 
     A sample is one window of a training batch, as in the paper: 20 x 35 words. ``note`` says what is not exact.
     """
@@ -45,8 +45,8 @@ class TrainingFlops:
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """A part of a training during which densities stay: so many words, of them a share with dense gradients."""
+class Period:
+    """Period of a training with constant densities: its number of words, and the share with dense gradients."""
 
     words: float
     densities: Densities
@@ -54,7 +54,7 @@ class Stretch:
 
 
 def experiment_flops(experiment: Experiment, vocabulary: int, train_tokens: int) -> TrainingFlops:
-    """The FLOPs that an experiment takes, from its settings alone.
+    """Return the FLOPs of an experiment, computed from its settings.
 
     >>> from selfish_rnn.experiment.presets import build_experiment, read_preset
     >>> experiment = build_experiment(read_preset("ptb-stacked-lstm")[0], "ptb-stacked-lstm")
@@ -67,26 +67,25 @@ def experiment_flops(experiment: Experiment, vocabulary: int, train_tokens: int)
     dense = language_model_uses(experiment, vocabulary)
     if experiment.method.name == SMALL_DENSE.name:
         uses = language_model_uses(small_dense(experiment, vocabulary), vocabulary)
-        return total_flops(uses, [Stretch(words, {})], {}, sample, dense=(dense, words))
+        return total_flops(uses, [Period(words, {})], {}, sample, dense=(dense, words))
     if experiment.method.name == ISS.name:
         raise UserError(
-            f"method {experiment.method.name}: how many units die is known only after a run; give its folder instead "
-            "of a preset"
+            f"method {experiment.method.name}: the number of live units is known only after a run; name its folder "
+            "instead of a preset"
         )
     densities = _planned_densities(experiment, vocabulary, train_tokens)
     dense_share = _dense_share(experiment, train_tokens)
-    stretches = [Stretch(words / len(densities), each, dense_share) for each in densities]
+    periods = [Period(words / len(densities), density, dense_share) for density in densities]
     note = ""
     if method.rewires and method.redistribution.counts is not None:
         note = "as allocated at the start; the method moves weights between layers"
-    return total_flops(dense, stretches, densities[-1], sample, note=note)
+    return total_flops(dense, periods, densities[-1], sample, note=note)
 
 
 def run_flops(run: Run, dense: Experiment | None = None) -> TrainingFlops:
-    """The FLOPs that a run took, from the densities it wrote down, up to where it is now.
+    """Return the FLOPs of a run so far, computed from its recorded densities.
 
-    Beside them stand those of its own network if it were dense, or of the network of ``dense``: a small dense run says
-    nothing of the network it is smaller than.
+    Ratios are relative to the dense form of its network, or to the network of ``dense``, which a small dense run needs.
     """
     experiment, folder = run.experiment, run.folder
     record = read_run(folder.path)
@@ -105,19 +104,19 @@ def run_flops(run: Run, dense: Experiment | None = None) -> TrainingFlops:
         final = {name: gates[WHOLE] for name, gates in summary["density"].items()}
     dense_share = _dense_share(experiment, train_tokens)
     steps = record.epochs[-1].step
-    stretches = [Stretch(train_tokens, each, dense_share) for each in densities]
+    periods = [Period(train_tokens, density, dense_share) for density in densities]
     if experiment.rewire_every is not None and history.path.exists():
-        # Densities may change inside an epoch, which its record tells nothing of.
-        stretches = [
-            Stretch(words * updates / steps, {name: count / sizes[name] for name, count in counts.items()}, dense_share)
+        # Densities may change within an epoch, which its record does not show.
+        periods = [
+            Period(words * updates / steps, {name: count / sizes[name] for name, count in counts.items()}, dense_share)
             for updates, counts in _between(history, steps)
         ]
     reference = uses if dense is None else language_model_uses(dense, vocabulary)
-    return total_flops(uses, stretches, final, experiment.batch_size * experiment.window, dense=(reference, words))
+    return total_flops(uses, periods, final, experiment.batch_size * experiment.window, dense=(reference, words))
 
 
 def _between(history: TopologyHistory, steps: int) -> Iterator[tuple[int, Mapping[str, int]]]:
-    """Numbers of updates, and how many weights each matrix had during them."""
+    """Yield numbers of updates, with the number of weights of each matrix during them."""
     records = list(history.counts())
     ends = [*(moment.step for moment, _ in records[1:]), steps]
     for (moment, counts), end in zip(records, ends, strict=True):
@@ -126,21 +125,21 @@ def _between(history: TopologyHistory, steps: int) -> Iterator[tuple[int, Mappin
 
 def total_flops(
     uses: Sequence[MatrixUse],
-    stretches: Sequence[Stretch],
+    periods: Sequence[Period],
     final: Densities,
     sample: int,
     *,
     dense: tuple[Sequence[MatrixUse], float] | None = None,
     note: str = "",
 ) -> TrainingFlops:
-    """All stretches together; matrices without a density are dense."""
-    reference, words = dense or (uses, sum(stretch.words for stretch in stretches))
+    """Add up all periods. Matrices without a density are dense."""
+    reference, words = dense or (uses, sum(period.words for period in periods))
     training = 0.0
-    for stretch in stretches:
+    for period in periods:
         for use in uses:
-            density = stretch.densities.get(use.name, 1.0)
-            masked, whole = (use.training(density, dense_gradient=each) for each in (False, True))
-            training += stretch.words * (masked + stretch.dense_share * (whole - masked))
+            density = period.densities.get(use.name, 1.0)
+            masked, whole = (use.training(density, dense_gradient=is_dense) for is_dense in (False, True))
+            training += period.words * (masked + period.dense_share * (whole - masked))
     return TrainingFlops(
         training,
         sample * sum(use.inference(final.get(use.name, 1.0)) for use in uses),
@@ -151,21 +150,21 @@ def total_flops(
 
 
 def _planned_densities(experiment: Experiment, vocabulary: int, train_tokens: int) -> list[Densities]:
-    """What the experiment's method gives each matrix from rewiring to rewiring."""
+    """Return the densities of each matrix between rewirings, as the method of an experiment sets them."""
     method = experiment.method.build()
-    chosen = {each.name: each.shape for each in experiment.model.outline(vocabulary).sparse_matrices()}
+    chosen = {matrix.name: matrix.shape for matrix in experiment.model.outline(vocabulary).sparse_matrices()}
     planned = _rewirings(experiment, train_tokens)
     shapes = list(chosen.values())
     moments = range(planned) if method.prunes else range(1)
     counts = (method.counts(shapes, experiment.sparsity, done, planned) for done in moments)
     return [
-        {name: count / math.prod(shape) for (name, shape), count in zip(chosen.items(), each, strict=True)}
-        for each in counts
+        {name: count / math.prod(shape) for (name, shape), count in zip(chosen.items(), numbers, strict=True)}
+        for numbers in counts
     ]
 
 
 def _dense_share(experiment: Experiment, train_tokens: int) -> float:
-    """The share of updates at which the gradient of all positions is computed."""
+    """Return the share of updates with gradients of all positions."""
     method = experiment.method.build()
     if method.signal is None or not method.signal.dense:
         return 0.0
@@ -181,23 +180,23 @@ def _rewirings(experiment: Experiment, train_tokens: int) -> int:
 
 
 def _updates(experiment: Experiment, train_tokens: int) -> int:
-    """Of one epoch."""
+    """Return the number of updates per epoch."""
     return max(math.ceil((train_tokens // experiment.batch_size - 1) / experiment.window), 1)
 
 
 def language_model_uses(experiment: Experiment, vocabulary: int) -> list[MatrixUse]:
-    """What each matrix of the experiment's model does for one word."""
+    """Return the use of each matrix of a model for one word."""
     return word_uses(experiment.model.outline(vocabulary))
 
 
 PRESETS = {"stacked-lstm": "ptb-stacked-lstm", "rhn": "ptb-rhn"}
-"""The presets of the paper's two networks that its table is about."""
+"""Presets of the two networks in the paper's table."""
 
 CORPORA = {"ptb": (929_589, 10_000), "wikitext-2": (2_088_628, 33_278)}
-"""Training tokens and words, so that nothing has to be downloaded to count."""
+"""Training tokens and vocabulary of corpora, so that counting needs no download."""
 
 PRINTED_DENSE = {"stacked-lstm": (3.1e16, 7.2e10), "rhn": (6.5e16, 3.3e10)}
-"""FLOPs of training and of inference on one sample as printed for the dense networks; the rest are ratios to these."""
+"""Printed FLOPs of the dense networks, in training and in inference on one sample. Other rows are ratios to these."""
 
 TOLERANCE = 0.02
 
@@ -244,7 +243,7 @@ rhn 0.68  selfish     snt-asgd 0.32 0.32
 
 @dataclass(frozen=True)
 class PrintedRow:
-    """A row of the paper's table: ratios to the dense network in training and inference."""
+    """Row of the paper's table: ratios to the dense network in training and inference."""
 
     model: str
     sparsity: float
@@ -262,7 +261,7 @@ PRINTED = tuple(
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A row of the paper beside the same computed here, nothing where it cannot be; ``note`` says why they differ."""
+    """Row of the paper with our values, None if they cannot be computed. ``note`` explains differences."""
 
     printed: PrintedRow
     training: float | None
@@ -271,19 +270,19 @@ class ComparedRow:
 
     @property
     def agrees(self) -> bool | None:
-        """Whether what is computed is within two percent of what is printed; nothing if nothing is."""
+        """True if our values are within two percent of the printed ones; None without values."""
         pairs = ((self.training, self.printed.training), (self.inference, self.printed.inference))
         computed = [(ours, printed) for ours, printed in pairs if ours is not None]
         return all(abs(ours / printed - 1) <= TOLERANCE for ours, printed in computed) if computed else None
 
 
 def compare_with_paper() -> list[ComparedRow]:
-    """Every row of the paper's table beside what the settings of that experiment give."""
+    """Return every row of the paper's table with the values of its settings."""
     return [_compared(row) for row in PRINTED]
 
 
 def printed_row(experiment: Experiment) -> PrintedRow | None:
-    """The row of the paper's table that an experiment is, if it is one."""
+    """Return the row of the paper's table of an experiment, or None."""
     model = experiment.model.name
     if model not in PRESETS or experiment.model != _experiment(model, {}).model or experiment.corpus != "ptb":
         return None
@@ -295,7 +294,7 @@ def printed_row(experiment: Experiment) -> PrintedRow | None:
 
 
 def corpus_size(corpus: str) -> tuple[int, int]:
-    """Training tokens and words of a corpus."""
+    """Return the training tokens and vocabulary of a corpus."""
     if corpus in CORPORA:
         return CORPORA[corpus]
     from selfish_rnn.corpora import load_corpus
@@ -305,7 +304,7 @@ def corpus_size(corpus: str) -> tuple[int, int]:
 
 
 def settings_flops(experiment: Experiment) -> TrainingFlops:
-    """:func:`experiment_flops` on the corpus that the experiment names."""
+    """Return :func:`experiment_flops` on the corpus of the experiment."""
     train_tokens, vocabulary = corpus_size(experiment.corpus)
     return experiment_flops(experiment, vocabulary, min(train_tokens, experiment.train_tokens or train_tokens))
 
@@ -334,7 +333,7 @@ def _note(row: PrintedRow) -> str:
 
 
 def _learned(row: PrintedRow, experiment: Experiment) -> ComparedRow:
-    """What the layers have is learned, so inference cannot be computed; training can, at the inference printed.
+    """Return a row of ISS, whose layer sizes are learned: training is computed from the printed inference.
 
     The paper does the same: it takes the final distribution for the whole training.
     """
@@ -343,12 +342,12 @@ def _learned(row: PrintedRow, experiment: Experiment) -> ComparedRow:
     multiplied = sum(use.size for use in uses if use.products)
     looked_up = sum(use.size for use in uses if use.lookups)
     budget = (1 - row.sparsity) * (multiplied + looked_up)
-    rest = (budget - row.inference * multiplied) / looked_up if looked_up else 0.0
-    densities = {use.name: row.inference if use.products else rest for use in uses}
+    embedding_density = (budget - row.inference * multiplied) / looked_up if looked_up else 0.0
+    densities = {use.name: row.inference if use.products else embedding_density for use in uses}
     words = float(experiment.epochs * train_tokens)
     dense_share = 1.0 if row.method == "snfs" else 0.0
-    counted = total_flops(uses, [Stretch(words, densities, dense_share)], densities, 1)
-    note = "what each layer has is learned; training is computed at the inference that is printed"
+    counted = total_flops(uses, [Period(words, densities, dense_share)], densities, 1)
+    note = "layer sizes are learned; training is computed from the printed inference"
     return ComparedRow(row, counted.training_ratio, None, note)
 
 

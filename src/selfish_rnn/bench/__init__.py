@@ -1,1 +1,1 @@
-"""How fast and how small the engines are: ``selfish-rnn bench``."""
+"""Benchmarks of speed and memory: ``selfish-rnn bench``."""

@@ -1,4 +1,4 @@
-"""What is compared: the engines of this package, and the rivals a user could pick instead."""
+"""Engines to compare: those of this package, and rivals that users could choose instead."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ KINDS = {
     "width": "as many weights in a wider network",
     "stream": "one step of one layer",
 }
-"""What is measured, with what it is called."""
+"""Titles of the measurements."""
 
 
 @dataclass(frozen=True)
 class Engine:
-    """One way to compute the same network.
+    """Implementation of the same network.
 
-    ``kinds`` are the measurements it takes part in, ``baseline_of`` those in which it is the baseline if it is the
-    fastest of such. ``networks`` are the networks it can run (empty: all), ``packages`` what must be installed for it.
-    ``kernels`` says that it takes the kernels of this package, ``precision`` that of their products. ``tolerance`` is
-    how far its results may be from those of dense float32 torch, as a fraction. The figure shows the baseline and those
-    that have a ``colour``.
+    ``kinds`` are its measurements, ``baseline_of`` those in which it is the baseline if it is the fastest candidate.
+    ``networks`` are the networks it can run (empty: all), ``packages`` its requirements. ``kernels`` is true if it uses
+    the kernels of this package, whose products have a ``precision``. ``tolerance`` is the allowed relative difference
+    to dense float32 torch. The figure shows the baseline and the engines with a ``colour``.
     """
 
     label: str
@@ -41,7 +40,7 @@ class Engine:
 
     @property
     def missing(self) -> list[str]:
-        """The packages that are not installed."""
+        """Packages that are not installed."""
         return [package for package in self.packages if find_spec(package) is None]
 
 
@@ -99,9 +98,9 @@ network does what a dense one does."""
 
 
 def measured(kind: str, network: str) -> list[str]:
-    """The engines that a kind of measurement is made of; the products are those of one matrix of no network."""
+    """Return the engines of a kind of measurement. Products have a matrix instead of a network."""
     return [
         name
-        for name, one in ENGINES.items()
-        if kind in one.kinds and (kind == "operators" or network in (one.networks or (network,)))
+        for name, engine in ENGINES.items()
+        if kind in engine.kinds and (kind == "operators" or network in (engine.networks or (network,)))
     ]

@@ -19,7 +19,7 @@ import torch
 from selfish_rnn.bench.engines import ENGINES
 from selfish_rnn.bench.options import read
 from selfish_rnn.bench.workloads import Workload
-from selfish_rnn.system import give_back_freed_memory, peak_memory
+from selfish_rnn.system import peak_memory, trim_memory
 
 STEPS = 3
 """Enough that optimizers have their state, and that memory is reused as it will be ever after."""
@@ -38,12 +38,12 @@ def measure(workload: Workload, engine: str) -> dict[str, float]:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise RuntimeError(f"the process that measures the memory of {engine} failed ({done.returncode}): {last}")
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    peaks: dict[str, float] = json.loads(done.stdout)
+    return peaks
 
 
 def main(task: dict[str, Any]) -> None:
-    """In the fresh process: build, train, and print the peaks as JSON."""
+    """Build and train a network in the fresh process, and print the peaks of memory as JSON."""
     torch.set_num_threads(task["threads"])
     workload = Workload(read(task["options"]), task["hidden"], task["sparsity"])
     torch.optim.SGD([torch.zeros(1, requires_grad=True)])  # the first one imports much
@@ -53,7 +53,7 @@ def main(task: dict[str, Any]) -> None:
     step = workload.training_step(engine, workload.dense_model() if engine == "dense" else None)
     building = _peak()
     gc.collect()
-    give_back_freed_memory()
+    trim_memory()
     with contextlib.suppress(OSError):  # only Linux sets the mark to what is resident now
         Path("/proc/self/clear_refs").write_text("5")
     for _ in range(STEPS):
@@ -63,10 +63,10 @@ def main(task: dict[str, Any]) -> None:
 
 
 def _peak() -> float:
-    found = peak_memory()
-    if found is None:
-        raise RuntimeError("this system does not tell how much memory a process took")
-    return found
+    peak = peak_memory()
+    if peak is None:
+        raise RuntimeError("this system does not report the peak memory of a process")
+    return peak
 
 
 if __name__ == "__main__":
@@ -76,10 +76,10 @@ if __name__ == "__main__":
 WARM_UPS = 2
 
 SHORTEST = 0.05
-"""Seconds below which one timing consists of several calls."""
+"""Shortest timing in seconds. Faster calls are repeated."""
 
 Row = dict[str, Any]
-"""What was measured of all engines at one sparsity: an entry of ``rows`` in ``bench.json``.
+"""Measurements of all engines at one sparsity: an entry of ``rows`` in ``bench.json``.
 
 Its ``engines`` has for each the ``seconds`` of its rounds, or the result of
 :func:`~selfish_rnn.bench.measurements.measure`; :func:`completed` adds what follows from the other rows.
@@ -90,24 +90,24 @@ def interleaved(
     calls: Mapping[str, Callable[[], Any]],
     rounds: int,
     limit: float | None = None,
-    told: Callable[[int], None] = lambda done: None,
+    progress: Callable[[int], None] = lambda done: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[float]]:
-    """Seconds of each call in every round.
+    """Return the seconds of each call in every round.
 
     In every round each call has its turn, in an order that rotates from round to round. After ``limit`` seconds no new
-    round starts, but there is always one. ``told`` hears the number of rounds done.
+    round starts, but there is at least one. ``progress`` is called with the number of finished rounds.
     """
     repeats = {name: _warm_up(call, clock) for name, call in calls.items()}
     order = list(calls)
     seconds = {name: list[float]() for name in order}
     start = time.perf_counter()
     for done in range(rounds):
-        told(done)
+        progress(done)
         first = done % len(order)
         for name in order[first:] + order[:first]:
             if repeats[name] > 1:
-                calls[name]()  # with caches cold, and threads of the one before still looking for work
+                calls[name]()  # caches are cold, and threads of the previous call still look for work
             seconds[name].append(_seconds(calls[name], repeats[name], clock))
         if limit is not None and time.perf_counter() - start > limit:
             break
@@ -115,7 +115,7 @@ def interleaved(
 
 
 def _warm_up(call: Callable[[], Any], clock: Callable[[], float]) -> int:
-    """How many calls make a timing long enough."""
+    """Return the number of calls that make a timing long enough."""
     *_, last = (_seconds(call, 1, clock) for _ in range(WARM_UPS))
     return max(1, math.ceil(SHORTEST / max(last, 1e-9)))
 
@@ -128,42 +128,42 @@ def _seconds(call: Callable[[], Any], repeats: int, clock: Callable[[], float]) 
 
 
 def compared(seconds: Mapping[str, list[float]], baseline: str) -> dict[str, dict[str, Any]]:
-    """For each name the times, and how many times as fast as the baseline it was in the same round.
+    """Return the times of each name, and its speed relative to the baseline in the same round.
 
     ``ratio`` is the median over the rounds, ``lowest`` and ``highest`` their spread.
     """
-    found = {}
-    for name, own in seconds.items():
-        ratios = [base / time for base, time in zip(seconds[baseline], own, strict=True)]
-        found[name] = {
-            "median_ms": 1000 * statistics.median(own),
+    comparison = {}
+    for name, times in seconds.items():
+        ratios = [base / time for base, time in zip(seconds[baseline], times, strict=True)]
+        comparison[name] = {
+            "median_ms": 1000 * statistics.median(times),
             "ratio": statistics.median(ratios),
             "lowest": min(ratios),
             "highest": max(ratios),
             "ratios": ratios,
-            "seconds": own,
+            "seconds": times,
         }
-    return found
+    return comparison
 
 
 def grouped(rows: Iterable[Row]) -> list[list[Row]]:
-    """The rows of one kind, network and size together: a table, a panel of the figure.
+    """Group rows by kind, network and size: one group per table or panel of the figure.
 
     Rows of different widths belong together only if they have the same number of weights.
     """
-    found = dict[tuple[Any, ...], list[Row]]()
+    groups = dict[tuple[Any, ...], list[Row]]()
     for row in rows:
         weights = row["sparsity"] if row["kind"] == "width" else None
-        found.setdefault((row["kind"], row["network"], row["hidden"], weights), []).append(row)
-    return list(found.values())
+        groups.setdefault((row["kind"], row["network"], row["hidden"], weights), []).append(row)
+    return list(groups.values())
 
 
 def completed(rows: Iterable[Row]) -> list[Row]:
-    """The rows, group by group, with the ``ideal`` of each, the ``baseline`` of its group, and the ratios to that.
+    """Return the rows, group by group, with their ``ideal``, the ``baseline`` of the group, and ratios to it.
 
     The ideal is the speed-up if time were proportional to the number of weights. Widths are compared with the first.
     """
-    found = list[Row]()
+    result = list[Row]()
     for group in grouped(rows):
         baseline = _baseline(group)
         for row in group:
@@ -172,15 +172,15 @@ def completed(rows: Iterable[Row]) -> list[Row]:
                 seconds = {"first": group[0]["engines"]["packed"]["seconds"], "packed": engines["packed"]["seconds"]}
                 engines = {"packed": {**engines["packed"], **compared(seconds, "first")["packed"]}}
             elif baseline is not None:
-                engines = compared({engine: own["seconds"] for engine, own in engines.items()}, baseline)
-            found.append({**row, "engines": engines, "ideal": 1 / (1 - row["sparsity"]), "baseline": baseline})
-    return found
+                engines = compared({engine: measured["seconds"] for engine, measured in engines.items()}, baseline)
+            result.append({**row, "engines": engines, "ideal": 1 / (1 - row["sparsity"]), "baseline": baseline})
+    return result
 
 
 def _baseline(group: Sequence[Row]) -> str | None:
-    """The engine that ratios are over: of those that are one for this kind, the one that took the least time."""
+    """Return the baseline engine: the fastest of the candidates for this kind, or None."""
     kind, seconds = group[0]["kind"], dict[str, float]()
-    for name, one in ENGINES.items():
-        if kind in one.baseline_of and all(name in row["engines"] for row in group):
+    for name, candidate in ENGINES.items():
+        if kind in candidate.baseline_of and all(name in row["engines"] for row in group):
             seconds[name] = sum(statistics.median(row["engines"][name]["seconds"]) for row in group)
     return min(seconds, key=seconds.__getitem__, default=None)

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal, get_args
 import typer
 
 from selfish_rnn.bench.engines import ENGINES
-from selfish_rnn.errors import UserError, shown
+from selfish_rnn.errors import UserError, short_repr
 
 Network = Literal["lstm", "gru", "rhn", "on-lstm"]
 Kind = Literal["step", "inference", "operators", "memory", "width", "stream"]
@@ -81,8 +81,14 @@ def _choice(names: Sequence[str], value: Any) -> str:
 
 def _list(parse: Callable[[Any], Any], value: Any) -> tuple[Any, ...]:
     """Return parsed entries of a list or of a text with commas, without repetitions."""
-    entries = value.split(",") if isinstance(value, str) else value
-    return tuple(dict.fromkeys(parse(entry.strip() if isinstance(entry, str) else entry) for entry in entries))
+    parsed: dict[Any, None] = {}
+    for entry in value.split(",") if isinstance(value, str) else value:
+        word = entry.strip() if isinstance(entry, str) else entry
+        try:
+            parsed[parse(word)] = None
+        except ValueError as error:
+            raise ValueError(error.args[0], word) from None
+    return tuple(parsed)
 
 
 def _names(names: Sequence[str], always: Sequence[str], value: Any) -> tuple[str, ...]:
@@ -186,7 +192,8 @@ def read(values: Mapping[str, Any]) -> BenchOptions:
         try:
             checked[name] = parsers[name](value)
         except ValueError as error:
-            raise UserError(f"{flag(name)} {error}, got {shown(value)}") from None
+            reason, *entry = error.args  # a list names its invalid entry
+            raise UserError(f"{flag(name)} {reason}, got {short_repr(*entry or [value])}") from None
     network, streams = checked.get("network", "lstm"), checked.get("what") == ("stream",)
     if network == "gru" and not streams:
         raise UserError("--network gru is for --what stream")

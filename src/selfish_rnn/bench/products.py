@@ -1,4 +1,4 @@
-"""Products with one sparse matrix, as training makes them, by everyone who can."""
+"""Products with one sparse matrix, as in training, by all engines that have them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from selfish_rnn.topology.sampling import sample
 PRODUCTS = ("forward", "input gradient", "weight gradient", "both gradients")
 
 Products = dict[str, Callable[[], Any]]
-"""Calls by their name in :data:`PRODUCTS`; one that an engine does not have is missing."""
+"""Calls by their name in :data:`PRODUCTS`, without those that an engine lacks."""
 
 
 def to_csr(matrix: Tensor) -> Tensor:
-    """The non-zeros of a matrix in torch's own sparse format."""
+    """Return the non-zeros of a matrix in torch's sparse format."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
         return matrix.to_sparse_csr()
 
 
 def sparse_matrix(rows: int, columns: int, sparsity: float, generator: torch.Generator) -> Tensor:
-    """A dense matrix with exactly so many zeros."""
+    """Return a dense matrix with an exact fraction of zeros."""
     positions = sample(rows * columns, round((1 - sparsity) * rows * columns), generator)
     matrix = torch.zeros(rows * columns)
     # Away from zero, so that every position drawn is a non-zero.
@@ -61,24 +61,24 @@ def _packed(matrix: Tensor, x: Tensor, gradient: Tensor) -> Products:
 
 
 def _csr(matrix: Tensor, x: Tensor, gradient: Tensor) -> Products:
-    """With activations already laid out as these products want them, features first."""
+    """Return products of torch's CSR format, with activations in its preferred layout (features first)."""
     csr, transposed = to_csr(matrix), to_csr(matrix.t())
     inputs, gradients = x.t().contiguous(), gradient.t().contiguous()
-    found: Products = {
+    products: Products = {
         "forward": lambda: torch.mm(csr, inputs),
         "input gradient": lambda: torch.mm(transposed, gradients),
         "weight gradient": lambda: torch.sparse.sampled_addmm(csr, gradients, x, beta=0.0),
-        "both gradients": lambda: (found["input gradient"](), found["weight gradient"]()),
+        "both gradients": lambda: (products["input gradient"](), products["weight gradient"]()),
     }
     try:
-        found["weight gradient"]()
-    except (AttributeError, RuntimeError):  # not in every build of torch for a CPU
-        del found["weight gradient"], found["both gradients"]
-    return found
+        products["weight gradient"]()
+    except (AttributeError, RuntimeError):  # missing in some CPU builds of torch
+        del products["weight gradient"], products["both gradients"]
+    return products
 
 
 def _sparseprop(matrix: Tensor, x: Tensor, gradient: Tensor) -> Products:
-    """SparseProp (Nikdan et al. 2023) has one call for both gradients."""
+    """Return products of SparseProp (Nikdan et al. 2023), which has one call for both gradients."""
     modules: Any = importlib.import_module("sparseprop.modules")
     layer = modules.SparseLinear(matrix)
     entering = x.clone().requires_grad_()
@@ -90,4 +90,4 @@ def _sparseprop(matrix: Tensor, x: Tensor, gradient: Tensor) -> Products:
 
 
 PRODUCTS_OF = {"dense": _dense, "packed": _packed, "csr": _csr, "sparseprop": _sparseprop}
-"""What makes the products of an engine with a matrix, for inputs (n x columns) and output gradients (n x rows)."""
+"""Functions that make the products of an engine with a matrix, inputs (n x columns) and output gradients (n x rows)."""

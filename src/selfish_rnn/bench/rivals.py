@@ -27,18 +27,18 @@ from selfish_rnn.models import LanguageModel
 _LSTM_PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 Step = Callable[..., Any]
-"""Of a word (1 x 1) and the tensors of a state: the scores of the next word, and the state after it.
+"""Function of a word (1 x 1) and the tensors of a state that returns the scores of the next word and the new state.
 
-One that keeps its state itself (it comes with None) takes the number of a word and gives the scores alone.
+A step with an internal state (its first state is None) takes the index of a word and returns only the scores.
 """
 
 _WITHOUT_ONEDNN = ("no-onednn", "bfloat16")
-"""Torch runs an LSTM with oneDNN of its own accord; for a single word that can be several times slower."""
+"""Engines without oneDNN, which torch uses for an LSTM by default. For a single word it can be several times slower."""
 
 
 @contextmanager
 def onednn(enabled: bool) -> Iterator[None]:
-    """Torch with or without oneDNN; ``torch.backends.mkldnn.flags`` warns of processors that are not here."""
+    """Switch oneDNN of torch on or off. ``torch.backends.mkldnn.flags`` warns about other processors."""
     before = torch.backends.mkldnn.enabled
     torch.backends.mkldnn.enabled = enabled  # type: ignore[assignment]
     try:
@@ -57,17 +57,16 @@ output.float().sum().backward()
 
 @cache
 def computes_in(dtype: torch.dtype) -> bool:
-    """Whether torch trains an LSTM in a lower precision here.
+    """Return whether torch trains an LSTM in a lower precision on this machine.
 
-    It is tried in a process of its own: some virtual machines announce instructions (AMX) that they then refuse, which
-    ends a process.
+    The attempt has a separate process: some virtual machines announce instructions (AMX) that crash it.
     """
     command = [sys.executable, "-c", _AUTOCAST_STEP.format(dtype=dtype)]
     return subprocess.run(command, capture_output=True).returncode == 0
 
 
 def next_word(engine: str, model: LanguageModel, words: Tensor) -> Callable[[], Any]:
-    """A call that goes on with one text by one of ``words``, and gives the scores of the next."""
+    """Return a call that continues a text by one of ``words`` and returns the scores of the next word."""
     with torch.inference_mode(), _silence():
         step, state = RIVALS[engine](model.eval())
     if state is None:
@@ -78,15 +77,15 @@ def next_word(engine: str, model: LanguageModel, words: Tensor) -> Callable[[], 
     @torch.inference_mode()
     def scores() -> Any:
         nonlocal state
-        found, *state = step(next(upcoming), *state)
-        return found
+        result, *state = step(next(upcoming), *state)
+        return result
 
     return onednn(False)(scores) if engine in _WITHOUT_ONEDNN else scores
 
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Without what exporters and quantizers say, and without what torch calls deprecated."""
+    """Suppress the output of exporters and quantizers, and deprecation warnings of torch."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -98,7 +97,7 @@ def _silence() -> Iterator[None]:
 
 
 class _Module(nn.Module):
-    """A language model as a function of one word and a state."""
+    """Language model as a function of one word and a state."""
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
@@ -114,7 +113,7 @@ def _modules(model: LanguageModel) -> tuple[Step, Any]:
 
 
 def _one_call(model: LanguageModel) -> tuple[Step, Any]:
-    """Of a model with packed weights."""
+    """Return the compiled step of a model with packed weights."""
     program = model.next_word()
     assert program is not None
     return program, None
@@ -127,15 +126,15 @@ def _quantized(model: LanguageModel, dtype: torch.dtype) -> tuple[Step, Any]:
 
 
 def _compiled(model: LanguageModel) -> tuple[Step, Any]:
-    torch.compiler.reset()  # after a few networks of one class it would give up and compile no more
+    torch.compiler.reset()  # torch stops compiling after a few networks of one class
     step, state = _modules(model)
     return torch.compile(step), state
 
 
 class _Unrolled(nn.Module):
-    """The LSTM model as single products and gates, for those who have no LSTM of their matrices.
+    """LSTM model as single products and gates, for matrix formats without an LSTM.
 
-    ``stored`` makes such a matrix of a weight, and ``product`` is a function of one, a vector and a bias.
+    ``stored`` converts a weight to the format, and ``product`` multiplies it with a vector and adds a bias.
     """
 
     def __init__(
@@ -156,8 +155,10 @@ class _Unrolled(nn.Module):
 
     def forward(self, word: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         x, after = self.embedding(word).view(-1), list[Tensor]()
-        for (inputs, own, recurrent, other), h, c in zip(self.cells, state[::2], state[1::2], strict=True):
-            gates = self.product(inputs, x, own) + self.product(recurrent, h, other)
+        for (inputs, input_bias, recurrent, recurrent_bias), h, c in zip(
+            self.cells, state[::2], state[1::2], strict=True
+        ):
+            gates = self.product(inputs, x, input_bias) + self.product(recurrent, h, recurrent_bias)
             enter, forget, new, leave = gates.chunk(4)
             cell = forget.sigmoid() * c + enter.sigmoid() * new.tanh()
             x = leave.sigmoid() * cell.tanh()
@@ -171,7 +172,7 @@ def _csr(model: LanguageModel) -> tuple[Step, Any]:
 
 
 def _export(step: nn.Module, state: Sequence[Tensor], folder: str) -> Path:
-    """A step as an ONNX file with inputs ``word``, ``state0``, …"""
+    """Write a step as an ONNX file with inputs ``word``, ``state0``, …"""
     path = Path(folder) / "model.onnx"
     names = ["word", *(f"state{index}" for index in range(len(state)))]
     example = (torch.zeros(1, 1, dtype=torch.long), *state)
@@ -184,7 +185,7 @@ def _onnx(model: LanguageModel, int8: bool) -> tuple[Step, Any]:
     onnxruntime: Any = import_module("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    # Its threads would go on looking for work while others are measured.
+    # Its threads would spin while other engines are measured.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     with tempfile.TemporaryDirectory() as folder:
         state = model.initial_state(1)
@@ -195,19 +196,19 @@ def _onnx(model: LanguageModel, int8: bool) -> tuple[Step, Any]:
             quantization.quantize_dynamic(path, quantized, weight_type=quantization.QuantType.QInt8)
             path = quantized
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    names = [one.name for one in session.get_inputs()]
+    names = [entry.name for entry in session.get_inputs()]
 
     def step(word: Tensor, *state: Any) -> tuple[Any, ...]:
         return tuple(session.run(None, dict(zip(names, (word.numpy(), *state), strict=True))))
 
-    return step, [one.numpy() for one in state]
+    return step, [entry.numpy() for entry in state]
 
 
 def _openvino(model: LanguageModel, int8: bool) -> tuple[Step, Any]:
     core = import_module("openvino").Core()
     with tempfile.TemporaryDirectory() as folder:
-        if int8:  # of products: NNCF leaves the weights of an LSTM as they are
-            # A matrix of one row: OpenVINO multiplies a vector by other, slower means.
+        if int8:  # products only, because NNCF does not compress an LSTM
+            # A matrix of one row, because OpenVINO multiplies vectors more slowly.
             unrolled = _Unrolled(model, lambda matrix, x, bias: functional.linear(x[None], matrix, bias)[0])
             state: Sequence[Tensor] = unrolled.state
             network = core.read_model(str(_export(unrolled, state, folder)))
@@ -221,7 +222,7 @@ def _openvino(model: LanguageModel, int8: bool) -> tuple[Step, Any]:
     def step(word: Tensor, *state: Any) -> tuple[Any, ...]:
         return tuple(request.infer([word.numpy(), *state], share_inputs=True).values())
 
-    return step, [one.numpy() for one in state]
+    return step, [entry.numpy() for entry in state]
 
 
 RIVALS: dict[str, Callable[[LanguageModel], tuple[Step, Any]]] = {
@@ -240,4 +241,4 @@ RIVALS: dict[str, Callable[[LanguageModel], tuple[Step, Any]]] = {
     "packed-call": _one_call,
     "packed-int8": lambda model: _one_call(quantize(model)),
 }
-"""What makes, of a network that is zero outside its topology (packed for ours), a step and a first state."""
+"""Functions from a network that is zero outside its topology (packed for ours) to a step and its first state."""

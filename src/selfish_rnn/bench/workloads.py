@@ -1,4 +1,4 @@
-"""The networks that are measured, and what they do: a whole training step, or the next word of one text."""
+"""Networks of the benchmark and their work: a training step, or the next word of one text."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ SEED = 1
 
 @dataclass(frozen=True)
 class Workload:
-    """A language model without dropout at one size and sparsity, and what is done with it."""
+    """Language model without dropout at a size and sparsity, and its work."""
 
     options: BenchOptions
     hidden: int
     sparsity: float
 
     def dense_model(self) -> LanguageModel:
-        """All weights, always the same ones."""
+        """Return the dense network, with the same weights every time."""
         torch.manual_seed(SEED)
         words, hidden = self.options.vocabulary, self.hidden
         if self.options.network == "lstm":
@@ -48,9 +48,9 @@ class Workload:
         return OrderedNeuronsLSTM(words, embedding=min(400, hidden), hidden=hidden, weight_drop=0.0, **NO_DROPOUT)
 
     def model(self, engine: str) -> LanguageModel:
-        """The same function in every engine: also the dense network starts with zeros outside the topology.
+        """Return the network of an engine. All engines compute the same function, with zeros outside the topology.
 
-        The packed one is never dense.
+        The packed network is never dense in memory.
         """
         packed = ENGINES[engine].kernels
         with deferred_init() if packed else nullcontext():
@@ -63,12 +63,12 @@ class Workload:
         return by_hand(model) if engine == "bfloat16-hand" else model
 
     def positions(self) -> int:
-        """How many positions all matrices have."""
+        """Return the number of positions of all matrices."""
         with torch.device("meta"):
             return sum(parameter.numel() for parameter in self.dense_model().parameters() if parameter.ndim == 2)
 
     def at_width(self, hidden: int) -> Workload:
-        """A network of another hidden size with as many weights as this one, to rounding."""
+        """Return the workload with another hidden size and the same number of weights, except for rounding."""
         wide = replace(self, hidden=hidden)
         weights, positions = (1 - self.sparsity) * self.positions(), wide.positions()
         if weights > positions:
@@ -79,9 +79,9 @@ class Workload:
         return replace(wide, sparsity=1 - weights / positions)
 
     def training_step(self, engine: str, model: LanguageModel | None = None) -> Callable[[], float]:
-        """Forward, loss, backward, clipping and the optimizer's step on one window; gives the loss.
+        """Return a call of a whole training step on one window, which returns the loss.
 
-        The state is carried from call to call. ``model`` is another network than :meth:`model` makes.
+        The state is carried from call to call. ``model`` replaces the network of :meth:`model`.
         """
         model = self.model(engine) if model is None else model
         section = {"name": self.options.optimizer, "lr": LEARNING_RATE, "weight_decay": 0.0}
@@ -109,7 +109,7 @@ class Workload:
         return step
 
     def next_word(self, engine: str) -> Callable[[], Any]:
-        """One word of one text, with the state of those before it: the scores of the next."""
+        """Return a call that processes one word of one text and returns the scores of the next word."""
         return next_word(engine, self.model(engine), self._tokens(64))
 
     def _tokens(self, *shape: int) -> Tensor:

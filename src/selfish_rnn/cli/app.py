@@ -16,7 +16,7 @@ from selfish_rnn.cli.many_runs import sweep
 from selfish_rnn.cli.models import evaluate, export, generate, header
 from selfish_rnn.cli.reproduce import reproduce
 from selfish_rnn.cli.training import SettingsCommand, resume, train
-from selfish_rnn.errors import RankLostError, SaidByFirst, UserError
+from selfish_rnn.errors import RankLostError, ReportedByRankZero, UserError
 
 
 class InterruptibleCommands(Commands):
@@ -77,7 +77,7 @@ def main() -> None:
     try:
         code = app(prog_name="selfish-rnn", standalone_mode=False)
         raise SystemExit(code if isinstance(code, int) else 0)
-    except SaidByFirst:
+    except ReportedByRankZero:
         raise SystemExit(2) from None
     except UsageError as error:
         message, code = usage_message(error), 2

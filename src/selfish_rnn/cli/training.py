@@ -153,11 +153,11 @@ def _train(open_run: Callable[[], Run]) -> None:
     """Train a run to its end, with other ranks if torchrun started them. Only rank 0 prints."""
     from selfish_rnn.cli.display import listener_for, show_next, show_outcome
     from selfish_rnn.runs.recording import Interrupted
-    from selfish_rnn.system import keep_freed_memory
+    from selfish_rnn.system import retain_freed_memory
     from selfish_rnn.training.ranks import joined
 
     console = output()
-    keep_freed_memory()
+    retain_freed_memory()
     with joined() as ranks:
         run = ranks.from_main(open_run)
         path = run.folder.path

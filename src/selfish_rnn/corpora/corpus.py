@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from selfish_rnn.corpora.vocabulary import EOS, UNKNOWN, Vocabulary
-from selfish_rnn.errors import UserError, shown
+from selfish_rnn.errors import UserError, short_repr
 
 SPLITS = ("train", "valid", "test")
 
@@ -93,7 +93,7 @@ def with_words(corpus: Corpus, vocabulary: Vocabulary) -> Corpus:
     """Return the corpus in the numbers of a smaller vocabulary, whose ``<unk>`` replaces all other words."""
     foreign = next((word for word in vocabulary.tokens if word not in corpus.vocabulary and word != UNKNOWN), None)
     if foreign is not None:
-        raise UserError(f"the corpus {corpus.name} does not have the word {shown(foreign)}")
+        raise UserError(f"the corpus {corpus.name} does not have the word {short_repr(foreign)}")
     ids = torch.tensor(vocabulary.encode(corpus.vocabulary.tokens))
     return Corpus(corpus.name, vocabulary, ids[corpus.train], ids[corpus.valid], ids[corpus.test])
 

@@ -11,7 +11,7 @@ from selfish_rnn.corpora.cache import cache_path, load_cached, store
 from selfish_rnn.corpora.corpus import SPLITS, Corpus, encode_texts
 from selfish_rnn.corpora.known import KNOWN, read_known
 from selfish_rnn.corpora.vocabulary import PROSE, WHITESPACE
-from selfish_rnn.errors import UserError, nearest, shown
+from selfish_rnn.errors import UserError, nearest, short_repr
 
 KNOWN_CORPORA: tuple[str, ...] = (python_docs.NAME, *KNOWN)
 LONGEST_WORD = 10_000
@@ -47,8 +47,8 @@ def _tokens(name: str, texts: dict[str, bytes], tokenizer: str, origin: Path) ->
         longest = max(corpus.vocabulary.tokens, key=len)
         if len(longest) > LONGEST_WORD:
             raise UserError(
-                f"the corpus {name} has a word of {len(longest)} characters, {shown(longest, 40)}: words are separated "
-                f"by spaces and have at most {LONGEST_WORD} characters"
+                f"the corpus {name} has a word of {len(longest)} characters, {short_repr(longest, 40)}: words are "
+                f"separated by spaces and have at most {LONGEST_WORD} characters"
             )
         if path:
             store(corpus, path)

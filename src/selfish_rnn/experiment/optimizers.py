@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 from pydantic import BeforeValidator, Field, create_model
 from torch.optim import SGD, Adam, Optimizer
 
-from selfish_rnn.errors import shown
+from selfish_rnn.errors import short_repr
 from selfish_rnn.experiment.sections import Beta, Factor, Rate, Section, expand_name
 from selfish_rnn.optim import NTASGD, SNTASGD
 
@@ -52,7 +52,7 @@ def check_average_start(value: Any) -> Any:
         return value
     raise ValueError(
         f"an average starts after a number of epochs (at least 1) or a fraction of them (between 0 and 1), "
-        f"got {shown(value)}"
+        f"got {short_repr(value)}"
     )
 
 
@@ -113,7 +113,7 @@ class AdamSettings(OptimizerSettings):
 
 @dataclass(frozen=True)
 class OptimizerKind:
-    """Everything the project knows about an optimizer.
+    """Settings, constructor and properties of an optimizer.
 
     Attributes:
         settings: section of its settings.
@@ -155,7 +155,7 @@ else:
 def check_from(value: Any) -> Any:
     """Validate the start of an additional average, which may also be the trigger."""
     if value is None or (isinstance(value, str) and value != "trigger"):
-        raise ValueError(f"from must be trigger, an epoch or a fraction, got {shown(value)}")
+        raise ValueError(f"from must be trigger, an epoch or a fraction, got {short_repr(value)}")
     return value if value == "trigger" else check_average_start(value)
 
 

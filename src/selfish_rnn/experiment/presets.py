@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from selfish_rnn.errors import UserError, nearest, plain_reason, shown, unknown
+from selfish_rnn.errors import UserError, nearest, plain_reason, short_repr, unknown
 from selfish_rnn.experiment.optimizers import OPTIMIZERS
 from selfish_rnn.experiment.sections import names_of
 from selfish_rnn.experiment.settings import MODEL_SETTINGS, Experiment
@@ -84,7 +84,7 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, str) and key in keys:
-                raise yaml.YAMLError(f"the key {shown(key)} is repeated in line {key_node.start_mark.line + 1}")
+                raise yaml.YAMLError(f"the key {short_repr(key)} is repeated in line {key_node.start_mark.line + 1}")
             if isinstance(key, str):
                 keys.add(key)
         return super().construct_mapping(node, deep)
@@ -163,7 +163,7 @@ def with_assignments(settings: Settings, assignments: Sequence[str]) -> Settings
     for word in sorted(assignments, key=lambda word: word.partition("=")[0].partition(".")[2] not in ("", "name")):
         key, equals, text = word.partition("=")
         if not equals or not key:
-            raise UserError(f"{shown(word)} is not a setting; write key=value, such as sparsity=0.8")
+            raise UserError(f"{short_repr(word)} is not a setting; write key=value, such as sparsity=0.8")
         value = text if key == "corpus" else _value(text)
         section, *inner = key.split(".")
         for name in reversed(inner):
@@ -293,7 +293,7 @@ def explain(error: ValidationError, settings: type[BaseModel]) -> str:
         elif kind == "missing":
             text = f"{key} is missing"
         else:
-            text = f"{key}: {plain_reason(detail['msg'])}, got {shown(detail['input'])}"
+            text = f"{key}: {plain_reason(detail['msg'])}, got {short_repr(detail['input'])}"
         # A value of several possible types has an error for each; the first one suffices.
         explanations.setdefault(key, text)
     more = error.error_count() - len(explanations)

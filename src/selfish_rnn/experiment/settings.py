@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 import torch
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, create_model, model_validator
 
-from selfish_rnn.errors import shown
+from selfish_rnn.errors import short_repr
 from selfish_rnn.experiment.methods import CONFIGURABLE_METHODS, WITHOUT_PARTS
 from selfish_rnn.experiment.optimizers import OPTIMIZERS, AveragedSettings, AverageSettings, OptimizerSection
 from selfish_rnn.experiment.sections import Count, Factor, Rate, Section, Seed, expand_name, one_of, part
@@ -178,12 +178,12 @@ def check_device(name: str) -> str:
     if name == "cpu:0":
         return "cpu"
     if name != "cpu" and name.partition(":")[0] != "cuda":
-        raise ValueError(f"device must be cpu or cuda, got {shown(name)}")
+        raise ValueError(f"device must be cpu or cuda, got {short_repr(name)}")
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"device {shown(name)} cannot be used here ({reason}); cpu always can") from None
+        raise ValueError(f"device {short_repr(name)} cannot be used here ({reason}); cpu always can") from None
     return name
 
 

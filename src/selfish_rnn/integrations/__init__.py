@@ -1,1 +1,1 @@
-"""Other people's training loops, and places to share models: each in a module that needs the package it is for."""
+"""Callbacks for other training loops and a hub for models; each module needs the package it supports."""

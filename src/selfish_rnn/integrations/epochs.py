@@ -1,4 +1,4 @@
-"""What a callback of any framework does around the epochs of a training."""
+"""Common part of the callbacks: work around the epochs of a training."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Engine = Literal["masked", "packed"]
 
 
 class SparseEpochs:
-    """A sparsifier whose model a framework trains, epoch by epoch.
+    """Sparsifier whose model a framework trains, epoch by epoch.
 
-    An epoch's rewiring comes right before the next epoch begins, not at its end: what is validated and saved in between
-    are the weights that were trained, and a training that is resumed from there makes the rewiring itself.
+    The rewiring of an epoch happens right before the next epoch. So validation and checkpoints in between see the
+    weights that were trained, and a resumed training does the rewiring itself.
     """
 
     sparsifier: Sparsifier
@@ -37,7 +37,7 @@ class SparseEpochs:
         self._awaited = contextlib.ExitStack()
 
     def bind(self, model: nn.Module, epochs: int | None) -> None:
-        """Make a model sparse, unless it is already, for so many epochs; ``None`` if nobody knows how many."""
+        """Make a model sparse, unless it is already; ``epochs`` is None if unknown."""
         if self._model is model:
             return
         by_itself = self._settings.get("rewire_every") is not None
@@ -52,8 +52,7 @@ class SparseEpochs:
     def bind_when_loaded(self, model: nn.Module) -> None:
         """Make a model sparse as soon as a ``state_dict`` is loaded into it, for an evaluation in a new process.
 
-        Packed weights have to be in their place before they can be loaded. Without a ``state_dict`` there is no
-        topology, and the model stays as it is.
+        Packed weights have to exist before they can be loaded. Without a ``state_dict`` the model does not change.
         """
         self.stop_waiting()
 
@@ -81,7 +80,7 @@ class SparseEpochs:
             self.sparsifier.rewirings = epochs
 
     def load(self, state: Mapping[str, Any], *, training: bool) -> None:
-        """Load the state of the sparsifier; outside of a training its number of rewirings is the saved one."""
+        """Load the state of the sparsifier; outside of training it takes the saved number of rewirings."""
         if not training:
             if self._model is None:  # nothing was loaded into the model
                 return
@@ -94,7 +93,7 @@ class SparseEpochs:
             self.sparsifier.register_ddp(model)
 
     def begin_epoch(self, finished: int, optimizers: Iterable[Any]) -> None:
-        """Rewire, if ``finished`` epochs are finished and this has not been done after the last of them."""
+        """Rewire after the last of ``finished`` epochs, unless this was done."""
         for optimizer in optimizers:
             self.sparsifier.track(plain(optimizer))  # one that was loaded has made no step yet
         planned = self.sparsifier.rewirings
@@ -103,7 +102,7 @@ class SparseEpochs:
             self.sparsifier.rewire()
 
     def begin_last_pass(self) -> None:
-        """The passes from here on are those before a rewiring, whose dense gradients some methods need."""
+        """Collect dense gradients from here on, for methods that need those before a rewiring."""
         if self.sparsifier.rewire_every is None:
             self._collecting.enter_context(self.sparsifier.dense_gradients())
 
@@ -111,19 +110,19 @@ class SparseEpochs:
         self._collecting.close()
 
     def show_averages(self, optimizers: Iterable[Any]) -> None:
-        """Let the model hold the averages of optimizers that average, for a validation."""
+        """Put the averages of averaging optimizers into the model, for a validation."""
         self.hide_averages()
         for optimizer in averaging(optimizers):
             self._averaged.enter_context(optimizer.averaged())
 
     def hide_averages(self) -> None:
-        """Let the model hold its raw weights again."""
+        """Put the raw weights back into the model."""
         self._averaged.close()
 
     def end(self) -> None:
-        """A method that prunes step by step makes its last step; nothing is left outside the topology.
+        """Finish: prune to the final sparsity, and set weights outside the topology to zero.
 
-        Averages over several topologies, such as those of stochastic weight averaging, have weights outside the last.
+        Averages over several topologies, as in stochastic weight averaging, have weights outside the last one.
         """
         if self.sparsifier.rewire_every is None and not self.sparsifier.at_target:
             self.sparsifier.rewire()
@@ -132,17 +131,17 @@ class SparseEpochs:
 
 
 def plain(optimizer: Any) -> Any:
-    """The optimizer itself; accelerate wraps it in another one."""
+    """Return the optimizer inside the wrapper of accelerate."""
     return getattr(optimizer, "optimizer", optimizer)
 
 
 def averaging(optimizers: Iterable[Any]) -> list[AveragedSGD]:
-    """Those of some optimizers that average."""
+    """Return the optimizers that average."""
     return [optimizer for optimizer in map(plain, optimizers) if isinstance(optimizer, AveragedSGD)]
 
 
 def observed(metrics: Mapping[str, Any], monitor: str) -> float:
-    """The metric that decides when averaging starts."""
+    """Return the metric that triggers averaging."""
     if monitor not in metrics:
         raise ValueError(f"monitor={monitor!r} is none of the metrics of this validation: {', '.join(sorted(metrics))}")
     return float(metrics[monitor])

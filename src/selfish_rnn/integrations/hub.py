@@ -22,7 +22,7 @@ DOWNLOAD = ("revision", "cache_dir", "force_download", "token", "local_files_onl
 
 
 class SharedModel(ModelHubMixin, library_name="selfish-rnn"):  # type: ignore[call-arg, unused-ignore]
-    """A trained language model with its words and what is known of it, to share and to fetch.
+    """Trained language model with its words and facts, to upload and to download.
 
     ::
 
@@ -30,8 +30,8 @@ class SharedModel(ModelHubMixin, library_name="selfish-rnn"):  # type: ignore[ca
         model = SharedModel.from_pretrained("me/mine").model            # or from_pretrained("folder")
         scores, state = model(torch.tensor(model.vocabulary.encode("the cat")).view(-1, 1))
 
-    What is shared is the file of ``selfish-rnn export``, the facts as JSON, and a model card with sparsity, number of
-    weights, perplexities and the command that trains the model again. Nothing in it is executed when it is fetched.
+    It consists of the file of ``selfish-rnn export``, the facts as JSON, and a model card with sparsity, number of
+    weights, perplexities and the command that trains the model again. Nothing in it is executed.
     """
 
     def __init__(self, model: LanguageModel, exported: bytes, facts: Mapping[str, Any]) -> None:
@@ -41,7 +41,7 @@ class SharedModel(ModelHubMixin, library_name="selfish-rnn"):  # type: ignore[ca
 
     @classmethod
     def from_run(cls, path: str | Path) -> SharedModel:
-        """The best model of a finished run."""
+        """Return the best model of a finished run."""
         record = read_run(path)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / MODEL
@@ -66,12 +66,12 @@ class SharedModel(ModelHubMixin, library_name="selfish-rnn"):  # type: ignore[ca
         return cls(load_model(files[MODEL], packed=packed), files[MODEL].read_bytes(), facts)
 
     def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
-        """The model card, in Markdown."""
+        """Return the model card, in Markdown."""
         return ModelCard(model_card(self.facts))
 
 
 def facts_of(record: RunRecord) -> dict[str, Any]:
-    """What a model card says of a finished run."""
+    """Return the facts of a finished run for a model card."""
     summary = record.summary
     if summary is None:
         raise UserError(f"{record.name} is not finished: selfish-rnn resume {record.path}")
@@ -92,7 +92,7 @@ def facts_of(record: RunRecord) -> dict[str, Any]:
 
 
 def model_card(facts: Mapping[str, Any]) -> str:
-    """A card for a model, with the lines the Hub reads at its top."""
+    """Return a model card, with metadata for the Hub at its top."""
     rows = {
         "method": f"{facts['method']}, with {facts['optimizer']}",
         "sparsity": f"{facts['sparsity']:.4g}",

@@ -43,16 +43,16 @@ class SelfishTrainerCallback(TrainerCallback, ExportableState):
 
     @property
     def sparsifier(self) -> Sparsifier:
-        """Bound to the model since the Trainer was made."""
+        """Sparsifier, bound to the model since the Trainer was made."""
         return self._epochs.sparsifier
 
-    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: Any, **given: Any) -> None:
-        self._epochs.bind(given["model"], math.ceil(args.num_train_epochs))
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: Any, **context: Any) -> None:
+        self._epochs.bind(context["model"], math.ceil(args.num_train_epochs))
 
-    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **given: Any) -> None:
-        self.on_init_end(args, state, control, **given)  # unless that was before the callback was added
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **context: Any) -> None:
+        self.on_init_end(args, state, control, **context)  # unless that was before the callback was added
         self._epochs.begin_training(math.ceil(args.num_train_epochs), state.global_step)
-        self._steps_per_epoch = math.ceil(len(given["train_dataloader"]) / args.gradient_accumulation_steps)
+        self._steps_per_epoch = math.ceil(len(context["train_dataloader"]) / args.gradient_accumulation_steps)
         if state.global_step:
             saved = state.stateful_callbacks.get(type(self).__name__)
             if saved is None:
@@ -62,41 +62,41 @@ class SelfishTrainerCallback(TrainerCallback, ExportableState):
                 )
             self.sparsifier.load_state_dict(_from_json(saved["attributes"]["sparsifier"]))
 
-    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **given: Any) -> None:
-        self._epochs.begin_epoch(state.global_step // self._steps_per_epoch, [given["optimizer"]])
+    def on_epoch_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **context: Any) -> None:
+        self._epochs.begin_epoch(state.global_step // self._steps_per_epoch, [context["optimizer"]])
 
-    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **given: Any) -> None:
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: Any, **context: Any) -> None:
         if (state.global_step + 1) % self._steps_per_epoch == 0:
             self._epochs.begin_last_pass()
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: Any, **given: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: Any, **context: Any) -> None:
         self._epochs.end_last_pass()
-        self.on_epoch_end(args, state, control, **given)  # an evaluation may follow a step, too
+        self.on_epoch_end(args, state, control, **context)  # an evaluation may follow a step, too
 
-    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: Any, **given: Any) -> None:
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: Any, **context: Any) -> None:
         if control.should_evaluate:
-            self._epochs.show_averages([given["optimizer"]])
+            self._epochs.show_averages([context["optimizer"]])
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: Any, **given: Any) -> None:
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: Any, **context: Any) -> None:
         self._epochs.hide_averages()
-        for optimizer in averaging([given["optimizer"]]):
-            optimizer.observe(observed(given["metrics"], self._monitor))
+        for optimizer in averaging([context["optimizer"]]):
+            optimizer.observe(observed(context["metrics"], self._monitor))
 
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: Any, **given: Any) -> None:
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: Any, **context: Any) -> None:
         self._epochs.end()
 
     def state(self) -> dict[str, Any]:
-        """What goes into ``trainer_state.json``."""
+        """Return the entry of ``trainer_state.json``."""
         bound = hasattr(self._epochs, "sparsifier")  # the Trainer asks before it has a model to bind
         return {"args": {}, "attributes": {"sparsifier": _to_json(self.sparsifier.state_dict())} if bound else {}}
 
 
 def _to_json(value: Any) -> Any:
-    """Tensors as text, everything else as it is."""
+    """Return a state with its tensors as text."""
     if isinstance(value, Tensor):
         data = base64.b64encode(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
         return {"dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape), "base64": data.decode()}
-    return {key: _to_json(each) for key, each in value.items()} if isinstance(value, dict) else value
+    return {key: _to_json(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _from_json(value: Any) -> Any:
@@ -105,4 +105,4 @@ def _from_json(value: Any) -> Any:
     if value.keys() == {"dtype", "shape", "base64"}:
         data = torch.frombuffer(bytearray(base64.b64decode(value["base64"])), dtype=torch.uint8)
         return data.view(getattr(torch, value["dtype"])).view(value["shape"])
-    return {key: _from_json(each) for key, each in value.items()}
+    return {key: _from_json(item) for key, item in value.items()}

@@ -47,7 +47,7 @@ class SelfishCallback(Callback):
 
     @property
     def sparsifier(self) -> Sparsifier:
-        """Bound to the module since ``fit`` began, or a checkpoint was loaded."""
+        """Sparsifier, bound to the module since ``fit`` began or a checkpoint was loaded."""
         return self._epochs.sparsifier
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -55,7 +55,9 @@ class SelfishCallback(Callback):
             self._epochs.bind_when_loaded(pl_module)
             return
         averages = [
-            each for each in trainer.callbacks if WEIGHT_AVERAGING & {base.__name__ for base in type(each).__mro__}
+            callback
+            for callback in trainer.callbacks
+            if WEIGHT_AVERAGING & {base.__name__ for base in type(callback).__mro__}
         ]
         if averages and self._packed:
             raise ValueError(
@@ -70,7 +72,7 @@ class SelfishCallback(Callback):
         self._epochs.stop_waiting()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._monitor is None and any(not each.averaging for each in averaging(trainer.optimizers)):
+        if self._monitor is None and any(not optimizer.averaging for optimizer in averaging(trainer.optimizers)):
             warnings.warn(
                 "the optimizer starts to average when a validation loss stops improving: name it with "
                 'SelfishCallback(monitor="val_loss"), or call its observe() or start_averaging()',
@@ -116,7 +118,7 @@ class SelfishCallback(Callback):
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self._training = trainer.state.fn == "fit"
-        groups = [each["param_groups"][0] for each in checkpoint.get("optimizer_states", ()) if each["param_groups"]]
+        groups = [state["param_groups"][0] for state in checkpoint.get("optimizer_states", ()) if state["param_groups"]]
         if not self._training and any(group.get("trigger", {}).get("fired") for group in groups):
             warnings.warn(
                 f"{trainer.state.fn.value} sees the raw weights of the checkpoint, not the averages of its optimizer: "

@@ -17,7 +17,7 @@ from selfish_rnn.engine.packed_weight import packed_weights
 from selfish_rnn.errors import UserError
 from selfish_rnn.runtime import Stream, UntranslatableError, stream
 from selfish_rnn.sparsifier.iss import UnitLayer
-from selfish_rnn.sparsifier.selection import Chosen, choose_weights
+from selfish_rnn.sparsifier.selection import Candidate, choose_weights
 
 State = tuple[Tensor, ...]
 """Recurrent state that is carried from one window to the next, as a flat tuple of tensors."""
@@ -62,7 +62,7 @@ class LanguageModel(nn.Module, abc.ABC):
     dense_parameters: ClassVar[tuple[str, ...]] = ()
     """Name patterns (as in :mod:`fnmatch`) of the weights that stay dense although their module is known."""
 
-    def sparse_matrices(self) -> list[Chosen]:
+    def sparse_matrices(self) -> list[Candidate]:
         """Return the weights that become sparse: all of known modules except :attr:`dense_parameters`."""
         return list(choose_weights(self, None, self.dense_parameters))
 

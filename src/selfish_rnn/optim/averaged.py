@@ -1,4 +1,4 @@
-"""SGD that also averages its iterates, once the validation loss stops improving or from a certain epoch on."""
+"""SGD that averages its iterates once the validation loss stops improving, or from an epoch on."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from selfish_rnn.optim.triggers import EpochTrigger, NonMonotoneTrigger
 
 
 def sgd_(weight: Tensor, gradient: Tensor, lr: float, weight_decay: float) -> None:
-    """``w <- w - lr (g + weight_decay w)``."""
+    """Step by ``w <- w - lr (g + weight_decay w)``."""
     if weight_decay:
         weight.mul_(1 - lr * weight_decay)
     weight.add_(gradient, alpha=-lr)
 
 
 class AveragedSGD(Optimizer, abc.ABC):
-    """Base class of :class:`SNTASGD` and :class:`NTASGD`, which differ in the kind of their average only.
+    """Base class of :class:`SNTASGD` and :class:`NTASGD`, which differ only in the kind of their average.
 
     Args:
         params: parameters or parameter groups, as for any torch optimizer.
@@ -62,23 +62,23 @@ class AveragedSGD(Optimizer, abc.ABC):
     @property
     @abc.abstractmethod
     def average(self) -> IterateAverage:
-        """The average of this optimizer."""
+        """Average of this optimizer."""
 
     @property
     def averaging(self) -> bool:
-        """Whether averaging has started."""
+        """Flag that averaging has started."""
         return self.trigger.fired
 
     def observe(self, validation_loss: float) -> bool:
-        """Take the validation loss of an epoch; true if averaging starts with the next step."""
+        """Take the validation loss of an epoch; return True if averaging starts with the next step."""
         return self.trigger.observe(validation_loss)
 
     def start_averaging(self) -> None:
-        """Start averaging with the next step, whatever the validation losses say."""
+        """Start averaging with the next step, independent of the validation losses."""
         self.trigger.fired = True
 
     def restart(self) -> None:
-        """Forget the averages, and begin new ones from the current raw weights: a fine-tuning restart.
+        """Restart the averages from the current raw weights, for fine-tuning.
 
         Without effect before averaging has started.
         """
@@ -86,7 +86,7 @@ class AveragedSGD(Optimizer, abc.ABC):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of the raw weights and, once triggered, of the averages."""
+        """Update the raw weights and, once triggered, the averages."""
         refuse_swapped(self, "step()")
         loss = None
         if closure is not None:
@@ -103,7 +103,7 @@ class AveragedSGD(Optimizer, abc.ABC):
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
-        """Inside this block the model holds the averages, outside the raw weights; before the trigger, no change.
+        """Put the averages into the model inside a block; before the trigger nothing changes.
 
         ::
 
@@ -123,12 +123,12 @@ class AveragedSGD(Optimizer, abc.ABC):
         return f"{super().__repr__()[:-1]}{start}, averaging: {self.averaging}\n)"
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy or a pickle takes along; torch's own optimizers leave out all but their state and settings."""
+        """Return the content of a copy or a pickle, which torch's optimizers limit to state and settings."""
         refuse_swapped(self, "copying")
         return {**super().__getstate__(), "trigger": self.trigger, "averages_swapped_in": False}
 
     def state_dict(self) -> dict[str, Any]:
-        """As of any optimizer, with the history of the trigger.
+        """Return the state as any optimizer does, with the history of the trigger.
 
         It is among the settings of every group, because tools such as ``torch.distributed.checkpoint`` know nothing
         but states and groups.

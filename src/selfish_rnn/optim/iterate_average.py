@@ -18,7 +18,7 @@ AVERAGE, AGE = "average", "age"
 
 
 def average_(average: Tensor, age: Tensor, weight: Tensor) -> None:
-    """``age <- age + 1``, ``average <- average + (w - average) / age``: the mean of the last ``age`` iterates."""
+    """Update a mean of iterates: ``age <- age + 1``, ``average <- average + (w - average) / age``."""
     age.add_(1)
     # Converted first because torch is slow to divide by whole numbers.
     divisor = age.to(torch.promote_types(weight.dtype, torch.float32))
@@ -27,7 +27,7 @@ def average_(average: Tensor, age: Tensor, weight: Tensor) -> None:
 
 @dataclass(frozen=True)
 class IterateAverage:
-    """One average of the iterates of an optimizer, for any optimizer and beside other averages.
+    """Average of the iterates of any optimizer, which may have several.
 
     :class:`~selfish_rnn.SNTASGD` and :class:`~selfish_rnn.NTASGD` each have one; more of them compare averages on the
     same training. The raw weights do not depend on any average.
@@ -107,7 +107,7 @@ class IterateAverage:
 
     @contextlib.contextmanager
     def swapped_in(self, optimizer: Optimizer) -> Iterator[None]:
-        """Put the average into the model inside this block; a weight without an average stays.
+        """Put the average into the model inside a block; a weight without an average stays.
 
         Steps and rewirings need the raw weights, which return at the end of the block.
         """
@@ -138,7 +138,11 @@ def parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:
 
 def updated(optimizer: Optimizer) -> list[Tensor]:
     """Return the parameters that an optimizer has updated."""
-    return [each for each in parameters_of(optimizer) if optimizer.state.get(each) or each.grad is not None]
+    return [
+        parameter
+        for parameter in parameters_of(optimizer)
+        if optimizer.state.get(parameter) or parameter.grad is not None
+    ]
 
 
 def refuse_swapped(optimizer: Optimizer, call: str) -> None:

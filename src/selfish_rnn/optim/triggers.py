@@ -1,4 +1,4 @@
-"""When averaging starts: once the validation loss stops improving, or after a number of epochs."""
+"""Triggers of averaging: when the validation loss stops improving, or after a number of epochs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Trigger(abc.ABC):
-    """A rule that fires once, after the epoch after which averaging starts."""
+    """Rule that fires once, when averaging starts."""
 
     def __init__(self) -> None:
         self.fired = False
@@ -45,7 +45,7 @@ class Trigger(abc.ABC):
 
 
 class NonMonotoneTrigger(Trigger):
-    """Fires once, when the validation loss no longer improves on what it was more than ``interval`` epochs ago.
+    """Fires once, when the validation loss no longer improves on its value more than ``interval`` epochs ago.
 
     With losses v_1, v_2, ... the trigger fires after epoch e if ``e - 1 > interval`` and
     ``v_e > min(v_1, ..., v_{e-1-interval})``.
@@ -77,7 +77,7 @@ class NonMonotoneTrigger(Trigger):
 
 
 class EpochTrigger(Trigger):
-    """Fires after a number of epochs, whatever the losses.
+    """Fires after a number of epochs, independent of the losses.
 
     >>> trigger = EpochTrigger(epochs=2)
     >>> [trigger.observe(loss) for loss in (5.0, 4.0, 4.5)]

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from selfish_rnn.corpora import Corpus, Vocabulary, load_corpus, truncated, with_words
 from selfish_rnn.engine import available
 from selfish_rnn.engine.saving import SavedWeights, make_sparse
-from selfish_rnn.errors import UserError, shown
+from selfish_rnn.errors import UserError, short_repr
 from selfish_rnn.experiment.comparison import identity
 from selfish_rnn.experiment.presets import explain
 from selfish_rnn.experiment.sections import Count, Section
@@ -115,7 +115,7 @@ class ExportedModel:
             if not isinstance(settings, dict) or settings.get("name") not in list(MODEL_SETTINGS):
                 name = settings.get("name") if isinstance(settings, dict) else settings
                 raise UserError(
-                    f"{path} contains an unknown model {shown(name)}; known are {', '.join(MODEL_SETTINGS)}"
+                    f"{path} contains an unknown model {short_repr(name)}; known are {', '.join(MODEL_SETTINGS)}"
                 )
             checked = MODEL_SETTINGS[settings["name"]].model_validate(settings)
             evaluation = _part(EvaluationSettings, "evaluation", metadata)

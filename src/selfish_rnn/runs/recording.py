@@ -19,7 +19,7 @@ from selfish_rnn.runs.checkpoints import DamagedError
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.runs.logs import EventLog
 from selfish_rnn.runs.topologies import TopologyHistory
-from selfish_rnn.system import give_back_reused_memory, giving_back_freed_memory
+from selfish_rnn.system import releasing_memory, trim_if_releasing
 from selfish_rnn.topology import Rewiring, Topology
 from selfish_rnn.training.metrics import Listener, StepReport
 from selfish_rnn.training.ranks import Ranks
@@ -96,14 +96,14 @@ class TopologyRecorder(Listener):
                 saved = after.to_saved()
                 if not torch.equal(saved, self._known[weight.name]):
                     before = Topology.from_saved(self._known[weight.name], after.shape, after.gates)
-                    give_back_reused_memory()
+                    trim_if_releasing()
                     rewiring = Rewiring.between(before, after)
-                    give_back_reused_memory()
+                    trim_if_releasing()
                     recording.add(weight.name, rewiring, after)
                     self._known[weight.name] = saved
                     del before, rewiring
                 del after, saved
-                give_back_reused_memory()
+                trim_if_releasing()
 
 
 class RunRecorder(Listener):
@@ -170,7 +170,7 @@ class RunRecorder(Listener):
         between_epochs = trainer.state.row == 0
         due, stopped = trainer.ranks.any(due, self._stop.requested)
         if due or between_epochs or stopped:
-            with giving_back_freed_memory():
+            with releasing_memory():
                 trainer.check_finite(trainer.state.step)  # never save a state that cannot be resumed
                 state = trainer.state_dict()  # a call that all ranks make together
                 if self._is_main:

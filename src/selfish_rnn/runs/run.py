@@ -23,7 +23,7 @@ from selfish_rnn.corpora import (
 )
 from selfish_rnn.engine import available
 from selfish_rnn.engine.saving import SavedWeights, make_sparse
-from selfish_rnn.errors import RankLostError, SaidByFirst, UserError
+from selfish_rnn.errors import RankLostError, ReportedByRankZero, UserError
 from selfish_rnn.experiment.comparison import changed_settings, identity
 from selfish_rnn.experiment.presets import build_experiment, read_config, to_yaml
 from selfish_rnn.experiment.settings import Experiment
@@ -33,7 +33,7 @@ from selfish_rnn.models import LanguageModel
 from selfish_rnn.runs.folder import RunFolder
 from selfish_rnn.runs.recording import RunRecorder, StopRequest, TopologyRecorder
 from selfish_rnn.runs.topologies import TopologyHistory
-from selfish_rnn.system import giving_back_freed_memory, peak_memory, processor
+from selfish_rnn.system import peak_memory, processor, releasing_memory
 from selfish_rnn.topology import Topology
 from selfish_rnn.training.build import check_before_training
 from selfish_rnn.training.engine_choice import EngineChoice, choose_engine
@@ -195,7 +195,7 @@ class Run:
         """Evaluate the best model, or that of an additional average, on the validation and test text."""
         # The best model is another network than the last one, whose memory must be free by now.
         gc.collect()
-        with giving_back_freed_memory():
+        with releasing_memory():
             best = self._model(ranks.from_main(lambda: self._weights(average)), len(corpus.vocabulary))
         return evaluate_splits(best, self.experiment, corpus, ranks)
 
@@ -234,7 +234,7 @@ class Run:
             ) from error
         except DivergedError as error:
             if not ranks.is_main:  # all ranks have the same loss
-                raise SaidByFirst(str(error)) from error
+                raise ReportedByRankZero(str(error)) from error
             experiment = self.experiment
             raise DivergedRunError(
                 f"training diverged: {error}; {self._last_checkpoint()}. Try a smaller optimizer.lr (now "

@@ -1,10 +1,9 @@
-"""What a training loop sees of anything that makes a model sparse."""
+"""Interface of everything that makes a model sparse, for training loops."""
 
 from __future__ import annotations
 
 import abc
 import contextlib
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from selfish_rnn.errors import shown
 from selfish_rnn.sparsifier.hooks import HookListener, Hooks
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.text import aligned
@@ -20,7 +18,7 @@ from selfish_rnn.topology import Method
 
 
 class SparseTraining(HookListener, abc.ABC):
-    """Makes a model sparse while it trains; a loop written for this class works with every method.
+    """Makes a model sparse while it trains. A loop written for this class works with every method.
 
     ::
 
@@ -33,23 +31,23 @@ class SparseTraining(HookListener, abc.ABC):
             validation_loss = evaluate(model)
         sparse.rewire()
 
-    The defaults are those of a network that is never rewired and promises no number of weights.
+    The defaults are for a network that is never rewired and promises no number of weights.
     """
 
     method: Method
-    """The method; of one that is no composition of parts, its name and reference, and that it rewires nothing."""
+    """The method. One that is not composed of parts has a name and a reference, and rewires nothing."""
 
     last_rewired_fraction: float = 0.0
-    """The fraction of weights the last rewiring removed."""
+    """Fraction of weights that the last rewiring removed."""
 
     weights: Sequence[SparseWeight]
-    """The matrices that are, or become, sparse."""
+    """Matrices that are, or become, sparse."""
 
     _hooks: Hooks
 
     @property
     def sparse_weights(self) -> Sequence[SparseWeight]:
-        """Those of which only the existing weights need to be saved."""
+        """Weights of which only the existing ones need to be saved."""
         return ()
 
     @property
@@ -64,7 +62,7 @@ class SparseTraining(HookListener, abc.ABC):
             "it is bound, or call detach() and bind again"
         )
 
-    def refuse_lost_weights(self) -> None:
+    def check_weights(self) -> None:
         """Raise an error if a weight is no longer the one in the model, unless the whole model is gone."""
         lost = dict(self._hooks.lost())
         if len(lost) < len(self.weights) or any(lost.values()):
@@ -77,7 +75,7 @@ class SparseTraining(HookListener, abc.ABC):
             )
 
     def detach(self) -> None:
-        """Let go of the model: weights, gradients and optimizers are no longer touched, and stay as they are.
+        """Release the model: its weights, gradients and optimizers are not touched any more.
 
         No hook or attribute of this package stays in its modules.
         """
@@ -85,17 +83,17 @@ class SparseTraining(HookListener, abc.ABC):
 
     @property
     def active_weights(self) -> int:
-        """How many of the weights exist."""
+        """Number of existing weights."""
         return sum(weight.count for weight in self.weights)
 
     @property
     def target_weights(self) -> int:
-        """How many should."""
+        """Number of weights that the method promises."""
         return self.active_weights
 
     @property
     def total_weights(self) -> int:
-        """How many positions the matrices have."""
+        """Number of positions of the matrices."""
         return sum(weight.size for weight in self.weights)
 
     def masks(self) -> dict[str, Tensor]:
@@ -103,65 +101,65 @@ class SparseTraining(HookListener, abc.ABC):
         return {weight.name: weight.topology.to_mask(device=weight.parameter.device) for weight in self.weights}
 
     def densities(self) -> dict[str, float]:
-        """Of every matrix the fraction of positions that exist."""
+        """Return the fraction of existing positions of every matrix, by name."""
         return {weight.name: weight.count / weight.size for weight in self.weights}
 
     @property
     def at_target(self) -> bool:
-        """Whether the network is as sparse as it is to be."""
+        """Flag that the network has its final sparsity."""
         return True
 
     def measures(self) -> dict[str, Any]:
-        """What else is worth a line in the records of a run, as JSON values."""
+        """Return further measures for the records of a run, as JSON values."""
         return {}
 
     def penalty(self) -> Tensor | None:
-        """What is added to the loss, if anything."""
+        """Return the term that is added to the loss, or None."""
         return None
 
     def thresholded(self) -> contextlib.AbstractContextManager[None]:
-        """Inside this block the model is as it is evaluated, outside as it is trained."""
+        """Put the weights that are evaluated into the model inside a block."""
         return contextlib.nullcontext()
 
     def rewire(self) -> None:
-        """Remove weights and grow others, as the method says; call it after each epoch."""
+        """Remove weights and grow others; call it after each epoch."""
 
     def track(self, optimizer: Optimizer) -> None:
-        """Start afresh, at rewirings, what this optimizer remembers of rewired weights."""
+        """Reset this optimizer's state of rewired weights at rewirings."""
 
     def dense_gradients(self) -> contextlib.AbstractContextManager[None]:
-        """Collect the gradients of all positions of the pass in this block, for methods that grow by them."""
+        """Collect the gradients of all positions in this block, for methods that grow by them."""
         return contextlib.nullcontext()
 
     @abc.abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """What is needed to continue, besides the weights."""
+        """Return the state that training needs to continue, besides the weights."""
 
     @abc.abstractmethod
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        """Nothing: it is bound to one model, and a copy of a module that holds it has ``None`` in its place."""
+        """Return None: a sparsifier is bound to one model, and copies of the model have none."""
 
     def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
-        """Pickled, it is ``None``; what is needed to continue is in :meth:`state_dict`."""
+        """Pickle as None; :meth:`state_dict` has the state."""
         return _left_out, ()
 
     def summary(self) -> str:
-        """A table of the matrices: shape, weights, density, and the density of each gate."""
+        """Return a table of the matrices: shape, weights, density, and the density of each gate."""
         return _table(self.weights)
 
 
 def _left_out() -> None:
-    """What comes out of a pickle in the place of a sparsifier."""
+    """Return None, which takes the place of a sparsifier in a pickle."""
 
 
 torch.serialization.add_safe_globals([_left_out])
 
 
-def refuse_missing(state: Mapping[str, Any], keys: Sequence[str], what: str) -> None:
-    """Refuse a saved state that lacks some of its keys."""
+def check_keys(state: Mapping[str, Any], keys: Sequence[str], what: str) -> None:
+    """Raise an error if a saved state lacks some of its keys."""
     if "masks" in state:
         raise ValueError(f"the state of {what} was saved by an earlier version, with masks: this one reads topologies")
     missing = sorted(set(keys) - state.keys())
@@ -169,22 +167,8 @@ def refuse_missing(state: Mapping[str, Any], keys: Sequence[str], what: str) -> 
         raise ValueError(f"this is not the state of {what}: it has no {', '.join(missing)}")
 
 
-def saved_rewirings(state: Mapping[str, Any], own: int | None) -> int | None:
-    """How many rewirings the run of a saved state has; states of earlier versions do not say, and keep ``own``."""
-    saved = state.get("rewirings", own)
-    if saved is not None and (not isinstance(saved, int) or saved < 1):
-        raise ValueError(f"the saved rewirings must be a whole number of at least 1, got {shown(saved)}")
-    if saved != own:
-        warnings.warn(
-            f"the saved sparsifier was made with rewirings={saved}, this one with rewirings={own}: it goes on with "
-            f"{saved}, as it was saved; set sparsifier.rewirings afterwards to lengthen or shorten the run",
-            stacklevel=3,
-        )
-    return saved
-
-
 def _table(weights: Sequence[SparseWeight]) -> str:
-    """Matrices with shape, weights, density, and the density of each gate.
+    """Return a table of matrices.
 
     ::
 

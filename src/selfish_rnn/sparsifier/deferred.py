@@ -1,4 +1,4 @@
-"""Models whose matrices are created only once their topology is known."""
+"""Models whose matrices are created once their topology is known."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["deferred_init", "is_deferred", "make_deferred", "start_at"]
 aten = torch.ops.aten
 
 _DRAWING = {aten.uniform_.default: 2, aten.normal_.default: 2}
-"""What fills a tensor with random numbers, one for each position, and how many arguments it has."""
+"""Functions that fill a tensor with random numbers, one for each position, and their numbers of arguments."""
 
 _FILLING = {aten.zero_.default, aten.fill_.Scalar, aten.fill_.Tensor}
 
@@ -38,7 +38,7 @@ _ELEMENTWISE = {
     aten.neg_.default,
     aten.clamp_.default,
 }
-"""What changes each number by itself; other tensors among its arguments must be single numbers."""
+"""Functions that change each number by itself; other tensors among their arguments must be single numbers."""
 
 _OUT_OF_PLACE = {
     aten.add.Tensor: aten.add_.Tensor,
@@ -65,12 +65,12 @@ _FACTORIES: dict[Any, Callable[..., Any] | None] = {
     aten.rand.default: aten.uniform_.default,
     aten.randn.default: aten.normal_.default,
 }
-"""What makes new tensors, and with what they start."""
+"""Functions that make new tensors, and the functions that fill these."""
 
 
 @contextlib.contextmanager
 def deferred_init() -> Iterator[None]:
-    """In this block matrices are not made: what they would start with is remembered, and takes no memory.
+    """Defer the matrices that are made in this block: only their starting values are recorded, which takes no memory.
 
     ::
 
@@ -89,35 +89,35 @@ def deferred_init() -> Iterator[None]:
 
 
 def is_deferred(tensor: Tensor) -> bool:
-    """Whether a tensor has not been made yet."""
+    """Return whether a tensor is deferred."""
     return isinstance(tensor, DeferredTensor)
 
 
 def start_at(parameter: Tensor, positions: Tensor) -> Tensor:
-    """What a parameter that is deferred starts with at some sorted positions."""
+    """Return the starting values of a deferred parameter at sorted positions."""
     assert isinstance(parameter, DeferredTensor)
     return parameter.start.at(positions)
 
 
 def make_deferred(model: nn.Module) -> dict[int, nn.Parameter]:
-    """Make what is still deferred in a model, whole; the new parameters by the ids of the old ones."""
-    made: dict[int, nn.Parameter] = {}
+    """Make the deferred parameters of a model whole; return the new parameters by the ids of the old ones."""
+    replaced: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in list(module._parameters.items()):
             if isinstance(parameter, DeferredTensor):
-                if id(parameter) not in made:
-                    made[id(parameter)] = nn.Parameter(parameter.whole(), parameter.requires_grad)
-                setattr(module, name, made[id(parameter)])
+                if id(parameter) not in replaced:
+                    replaced[id(parameter)] = nn.Parameter(parameter.whole(), parameter.requires_grad)
+                setattr(module, name, replaced[id(parameter)])
         for name, buffer in list(module._buffers.items()):
             if isinstance(buffer, DeferredTensor):
                 setattr(module, name, buffer.whole())
-    return made
+    return replaced
 
 
 class DeferredTensor(Tensor):
     """A float32 tensor on the CPU of which only its shape is there, and how it starts.
 
-    What changes every number by itself is remembered. Anything else, inside :func:`deferred_init`, makes the tensor;
+    Functions that change each number by itself are recorded. Others make the tensor inside :func:`deferred_init`;
     afterwards that is an error for parameters, which wait for :func:`~selfish_rnn.engine.pack`.
     """
 
@@ -138,7 +138,7 @@ class DeferredTensor(Tensor):
         super().__init__()
 
     def whole(self) -> Tensor:
-        """The tensor itself, made."""
+        """Return the tensor itself, with memory."""
         flat = self.start.whole()
         return flat[self.first : self.first + self.numel()].view(self.shape)
 
@@ -153,29 +153,29 @@ class DeferredTensor(Tensor):
         arguments: Sequence[Any] = (),
         named: Mapping[str, Any] | None = None,
     ) -> Any:
-        own, named = arguments[0] if arguments else None, named or {}
-        if isinstance(own, DeferredTensor) and own.start.made is None:
-            done = own._remember(function, tuple(arguments[1:]), named)
+        target, named = arguments[0] if arguments else None, named or {}
+        if isinstance(target, DeferredTensor) and target.start.values is None:
+            done = target._remember(function, tuple(arguments[1:]), named)
             if done is not None:
                 return done
-        elif isinstance(own, DeferredTensor) and function in _VIEWS:
-            return own._view(function, tuple(arguments[1:]), named)
+        elif isinstance(target, DeferredTensor) and function in _VIEWS:
+            return target._view(function, tuple(arguments[1:]), named)
         _refuse_parameters(function, arguments, named)
         arguments, named = tree_map(_made, (arguments, named))
         result = function(*arguments, **named)
-        return own if isinstance(own, DeferredTensor) and result is arguments[0] else result
+        return target if isinstance(target, DeferredTensor) and result is arguments[0] else result
 
     def _remember(self, function: Any, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        """What a function gives that can be remembered; nothing if it cannot."""
+        """Return the result of a function that can be recorded, or None."""
         stop = self.first + self.numel()
         if function in _VIEWS:
             return self._view(function, arguments, named)
         if function in _DRAWING:
             generator = named.get("generator")
-            given = (*arguments, *_defaults(function)[len(arguments) :])[: _DRAWING[function]]
-            self.start.draw(self.first, stop, function, given, generator)
+            filling = (*arguments, *_defaults(function)[len(arguments) :])[: _DRAWING[function]]
+            self.start.draw(self.first, stop, function, filling, generator)
             return self
-        if any(isinstance(each, Tensor) and each.ndim for each in (*arguments, *named.values())):
+        if any(isinstance(argument, Tensor) and argument.ndim for argument in (*arguments, *named.values())):
             return None
         if function in _FILLING or function in _ELEMENTWISE:
             step = functools.partial(function, **named)
@@ -187,15 +187,15 @@ class DeferredTensor(Tensor):
         return None
 
     def _view(self, function: Any, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-        """A view of whole rows is deferred as the matrix is; others make it."""
+        """Return a deferred view of whole rows; other views make the matrix."""
         frame = torch.empty(self.start.size, device="meta")
         here = frame[self.first : self.first + self.numel()].view(self.shape)
-        found = function(here, *arguments, **named)
-        several = found if isinstance(found, (list, tuple)) else [found]
-        if not all(each.is_contiguous() for each in several):
+        result = function(here, *arguments, **named)
+        several = result if isinstance(result, (list, tuple)) else [result]
+        if not all(view.is_contiguous() for view in several):
             return function(self.whole(), *arguments, **named)
-        views = [DeferredTensor(self.start, int(each.storage_offset()), each.shape) for each in several]
-        return views if isinstance(found, (list, tuple)) else views[0]
+        views = [DeferredTensor(self.start, int(view.storage_offset()), view.shape) for view in several]
+        return views if isinstance(result, (list, tuple)) else views[0]
 
 
 def _defaults(function: Any) -> tuple[Any, ...]:
@@ -222,7 +222,7 @@ class _Deferring(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Defers the matrices that are made while it is active."""
 
     blocks = 0
-    """How many are."""
+    """Count."""
 
     def __enter__(self) -> Any:
         _Deferring.blocks += 1
@@ -249,7 +249,7 @@ class _Deferring(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _is_matrix(shape: Sequence[Any], named: Mapping[str, Any]) -> bool:
-    """Whether what is made is a float32 matrix on the CPU."""
+    """Return whether the result is a float32 matrix on the CPU."""
     device = named.get("device") or torch.get_default_device()
     dtype = named.get("dtype") or torch.get_default_dtype()
     on_cpu = torch.device(device).type == "cpu"
@@ -262,7 +262,7 @@ gradient 12, which a machine may have. That takes the time of drawing them all. 
 the weights that exist are drawn."""
 
 BLOCK = 2**16
-"""How many numbers are drawn at a time."""
+"""Count of numbers that are drawn at a time."""
 
 _TOGETHER = 16
 """torch draws normal numbers in groups of so many, and the last group of a tensor anew if it is not full."""
@@ -293,11 +293,11 @@ class Step:
 
 @dataclass
 class Start:
-    """How a matrix of ``size`` positions starts; ``made`` is the whole of it, once something needed that."""
+    """Starting values of a matrix of ``size`` positions; ``values`` are all of them, once something needed them."""
 
     size: int
     steps: list[Step] = field(default_factory=list)
-    made: Tensor | None = None
+    values: Tensor | None = None
 
     def add(self, step: Step) -> None:
         if step.overwrites and step.first == 0 and step.stop == self.size:
@@ -324,9 +324,9 @@ class Start:
             pass
 
     def at(self, positions: Tensor) -> Tensor:
-        """What the matrix starts with at these positions, which are sorted."""
-        if self.made is not None:
-            return self.made[positions]
+        """Return the starting values at sorted positions."""
+        if self.values is not None:
+            return self.values[positions]
         values = torch.empty(len(positions))
         for step in self.steps:
             first, stop = np.searchsorted(positions.numpy(), [step.first, step.stop]).tolist()
@@ -338,17 +338,17 @@ class Start:
         return values
 
     def whole(self) -> Tensor:
-        """All of it, flat; the matrix takes its memory from here on."""
-        if self.made is None:
-            self.made = torch.empty(self.size)
+        """Return all values, flat; the matrix takes its memory from here on."""
+        if self.values is None:
+            self.values = torch.empty(self.size)
             for step in self.steps:
-                step.run(self.made[step.first : step.stop], None if step.state is None else step.drawing())
+                step.run(self.values[step.first : step.stop], None if step.state is None else step.drawing())
             self.steps.clear()
-        return self.made
+        return self.values
 
 
 def _drawn(step: Step, generator: torch.Generator) -> Iterator[tuple[int, Tensor]]:
-    """What a step draws, block by block: where each begins, and its numbers, valid until the next."""
+    """Yield the random numbers of a step in blocks, each with its first position; a block is valid until the next."""
     size, start = step.stop - step.first, 0
     memory = torch.empty(min(BLOCK + _TOGETHER, size))
     while start < size:
@@ -360,7 +360,7 @@ def _drawn(step: Step, generator: torch.Generator) -> Iterator[tuple[int, Tensor
 
 
 def _choose(step: Step, places: Tensor, values: Tensor) -> None:
-    """Of what a step draws, the numbers at some of its places, which are sorted."""
+    """Select the numbers of a step at sorted places."""
     done = 0
     for start, block in _drawn(step, step.drawing()):
         stop = int(np.searchsorted(places.numpy(), start + len(block)))
@@ -369,7 +369,7 @@ def _choose(step: Step, places: Tensor, values: Tensor) -> None:
 
 
 class DeferredWeight(MaskedWeight):
-    """A matrix that is not made yet, and which of its weights will exist. There is nothing to mask."""
+    """Deferred matrix and its topology. There is nothing to mask."""
 
     def __init__(self, name: str, parameter: nn.Parameter, gates: GateLayout, topology: Topology) -> None:
         self.name, self._parameter, self.gates = name, parameter, gates
@@ -378,7 +378,7 @@ class DeferredWeight(MaskedWeight):
         self.drop_gradient()
 
     def delete_outside(self) -> None:
-        """Nothing is set to zero."""
+        """Do nothing: there are no weights yet."""
 
     @property
     def topology(self) -> Topology:
@@ -389,20 +389,20 @@ class DeferredWeight(MaskedWeight):
         return self._topology.count
 
     def start(self) -> Tensor:
-        """What the existing weights start with, in the order of their positions."""
+        """Return the starting values of the existing weights, in the order of their positions."""
         return start_at(self.parameter, self._topology.positions)
 
     def load_topology(self, topology: Topology) -> None:
         self._topology = topology
 
     def masked(self, parameter: nn.Parameter) -> MaskedWeight:
-        """The same with the whole matrix, which has been made."""
+        """Return the masked form, with the parameter that was made."""
         weight = MaskedWeight(self.name, parameter, self.gates, self._topology)
         weight.delete_outside()
         return weight
 
     def drop_backup(self) -> None:
-        """Nothing was."""
+        """Do nothing."""
 
     def has_weights_outside(self) -> bool:
         return False

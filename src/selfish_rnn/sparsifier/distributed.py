@@ -1,4 +1,4 @@
-"""Processes that train one model together (``torch.distributed``), and what they must agree on."""
+"""Processes that train one model together (``torch.distributed``): shared seeds, gradients and topologies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if distributed.is_available():
 
 @contextlib.contextmanager
 def collective() -> Iterator[None]:
-    """Inside this block, and nowhere else, processes speak with each other; one that does not answer is an error."""
+    """Turn a failed exchange between processes into an error that names the lost rank."""
     try:
         yield
     except RuntimeError as error:  # which is all that torch's backends raise
@@ -34,17 +34,17 @@ def collective() -> Iterator[None]:
 
 
 def this_rank() -> str:
-    """This process, as a message names it."""
+    """Return the name of this process in messages."""
     return f"rank {distributed.get_rank()}" if ranks() > 1 else "this one"
 
 
 def ranks() -> int:
-    """How many processes train together."""
+    """Return the number of processes that train together."""
     return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
 
 def common_seed() -> int:
-    """A seed from torch's generator; of several processes, the first one's."""
+    """Draw a seed from torch's generator; all processes get that of rank 0."""
     seed = [int(torch.randint(2**62, ()))]
     if ranks() > 1:
         with collective():
@@ -53,7 +53,7 @@ def common_seed() -> int:
 
 
 def mean_over_ranks(gradient: Tensor) -> Tensor:
-    """The gradient that all processes go by, each of which has seen other data."""
+    """Return the mean of a gradient over all processes."""
     if ranks() == 1:
         return gradient
     shared = gradient.clone()
@@ -62,16 +62,16 @@ def mean_over_ranks(gradient: Tensor) -> Tensor:
     return shared.div_(ranks())
 
 
-def refuse_parted_ranks(weights: Iterable[SparseWeight]) -> None:
-    """Stop where a rewiring has left processes with different topologies: they would average unrelated weights."""
+def check_same_topologies(weights: Iterable[SparseWeight]) -> None:
+    """Raise an error if processes have different topologies: they would average unrelated weights."""
     if ranks() == 1:
         return
-    own = {weight.name: zlib.crc32(weight.topology.positions.numpy().tobytes()) for weight in weights}
-    every = [own] * ranks()
+    checksums = {weight.name: zlib.crc32(weight.topology.positions.numpy().tobytes()) for weight in weights}
+    every = [checksums] * ranks()
     with collective():
-        distributed.all_gather_object(every, own)
-    for rank, other in enumerate(every):
-        parted = [name for name in own if other.get(name) != own[name]]
+        distributed.all_gather_object(every, checksums)
+    for rank, theirs in enumerate(every):
+        parted = [name for name in checksums if theirs.get(name) != checksums[name]]
         if parted:
             raise RuntimeError(
                 f"{this_rank()} and rank {rank} have different topologies of {', '.join(parted)}: bind "

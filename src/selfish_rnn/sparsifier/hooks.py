@@ -1,4 +1,4 @@
-"""Listening to the gradients of a model's weights and to the steps of whatever optimizers hold them."""
+"""Hooks on the gradients of weights and on the steps of the optimizers that hold them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from torch.utils.hooks import RemovableHandle
 from selfish_rnn.sparsifier.weights import SparseWeight
 
 ATTRIBUTE = "_selfish_rnn_bound"
-"""Under this name a module keeps alive what listens to its weights."""
+"""Attribute of a module that keeps the listeners of its weights alive."""
 
 
 class HookListener:
-    """What hooks tell of some parameters of a model; a subclass overrides what it wants to hear."""
+    """Receiver of events of some parameters of a model; a subclass overrides the methods it needs."""
 
     @property
     def hooked_parameters(self) -> Sequence[nn.Parameter]:
-        """The parameters it listens to."""
+        """Parameters whose events it receives."""
         raise NotImplementedError
 
     def on_gradient(self, index: int, gradient: Tensor) -> Tensor | None:
@@ -46,18 +46,18 @@ class HookListener:
     def before_step(self) -> None:
         """Run before a step of an optimizer that holds some of the parameters."""
 
-    def on_step(self, optimizer: Optimizer, held: Sequence[int]) -> None:
-        """An optimizer that holds some of the parameters, ``held``, has made a step."""
+    def on_step(self, optimizer: Optimizer, indices: Sequence[int]) -> None:
+        """Run after a step of an optimizer; ``indices`` are those of its parameters."""
 
     def on_load(self) -> None:
-        """A module that owns some of the parameters has loaded a state_dict."""
+        """Run after a module with some of the parameters has loaded a state_dict."""
 
     def on_lost(self, index: int) -> None:
-        """An optimizer has made a step with what now is in the place of a parameter in its module."""
+        """Run after a step of an optimizer that holds the tensor which replaced a parameter in its module."""
 
 
 class Hooks:
-    """The hooks of one listener on one model.
+    """Hooks of one listener on one model.
 
     Hooks refer to the listener weakly (a strong reference from a tensor's hook is a leak the garbage collector does not
     see); the modules that own the parameters keep it alive, whether or not the user does.
@@ -78,15 +78,15 @@ class Hooks:
             parameter.requires_grad_(not frozen)
         self._number = next(_numbers)
         _listen_to_steps()
-        _hear_steps[self._number] = self
-        own = {id(parameter): index for index, parameter in enumerate(listener.hooked_parameters)}
+        _active_hooks[self._number] = self
+        indices = {id(parameter): index for index, parameter in enumerate(listener.hooked_parameters)}
         self._places: dict[int, tuple[weakref.ref[nn.Module], str, weakref.ref[object]]] = {}
         for module in model.modules():
-            for name, held, parameter in _held(module):
-                if id(parameter) in own:
-                    place = weakref.ref(module), name, weakref.ref(held)
-                    self._places.setdefault(own[id(parameter)], place)
-            if any(id(parameter) in own for parameter in module.parameters(recurse=False)):
+            for name, holder, parameter in _held(module):
+                if id(parameter) in indices:
+                    place = weakref.ref(module), name, weakref.ref(holder)
+                    self._places.setdefault(indices[id(parameter)], place)
+            if any(id(parameter) in indices for parameter in module.parameters(recurse=False)):
                 module.__dict__.setdefault(ATTRIBUTE, _Listeners()).add(listener)
                 self._owners.add(module)
                 handles.append(module.register_load_state_dict_post_hook(_AfterLoading(reference, weakref.ref(module))))  # type: ignore[no-untyped-call]
@@ -96,15 +96,15 @@ class Hooks:
         self._handles = handles
 
     def lost(self) -> Iterator[tuple[int, nn.Module | None]]:
-        """The parameters that are no longer at their places in the model, with the modules if those still live."""
-        for index, (reference, name, held) in self._places.items():
+        """Yield the parameters that were replaced in the model, each with its module if that still exists."""
+        for index, (reference, name, holder) in self._places.items():
             module = reference()
-            if module is None or module._parameters.get(name, module._modules.get(name)) is not held():
+            if module is None or module._parameters.get(name, module._modules.get(name)) is not holder():
                 yield index, module
 
     @property
     def dropped(self) -> bool:
-        """Whether nothing holds what took the place of a module that still lives."""
+        """Flag that the replacement of a module was dropped while the module still exists."""
         return self._before is not None and self._before() is not None
 
     def listen_to_forward(self) -> None:
@@ -119,23 +119,25 @@ class Hooks:
             self._forward.remove()
         self._forward = None
 
-    def stepping(self, own: set[int]) -> None:
-        """Announce a step of an optimizer that holds the parameters of these ids."""
+    def stepping(self, parameter_ids: set[int]) -> None:
+        """Announce a step of an optimizer that has parameters of these ids."""
         listener = self._listener()
-        if listener is not None and any(id(parameter) in own for parameter in listener.hooked_parameters):
+        if listener is not None and any(id(parameter) in parameter_ids for parameter in listener.hooked_parameters):
             listener.before_step()
 
-    def stepped(self, optimizer: Optimizer, own: set[int]) -> None:
-        """Tell the listener of a step of an optimizer that holds the parameters of these ids."""
+    def stepped(self, optimizer: Optimizer, parameter_ids: set[int]) -> None:
+        """Announce the end of a step of an optimizer that has parameters of these ids."""
         listener = self._listener()
         if listener is None:
             return
         for index, module in self.lost():
-            if module is not None and any(id(parameter) in own for parameter in module.parameters()):
+            if module is not None and any(id(parameter) in parameter_ids for parameter in module.parameters()):
                 listener.on_lost(index)
-        held = [index for index, parameter in enumerate(listener.hooked_parameters) if id(parameter) in own]
-        if held:
-            listener.on_step(optimizer, held)
+        indices = [
+            index for index, parameter in enumerate(listener.hooked_parameters) if id(parameter) in parameter_ids
+        ]
+        if indices:
+            listener.on_step(optimizer, indices)
 
     def release(self) -> None:
         """Remove the hooks, and every trace of them in the modules of the model."""
@@ -143,7 +145,7 @@ class Hooks:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        _hear_steps.pop(self._number, None)
+        _active_hooks.pop(self._number, None)
         for module in self._owners:
             bound = module.__dict__.get(ATTRIBUTE, set())
             bound.discard(self._listener())
@@ -152,9 +154,9 @@ class Hooks:
 
 
 def _held(module: nn.Module) -> Iterator[tuple[str, object, nn.Parameter]]:
-    """What a module holds that is a weight: its name, the object, and the parameter.
+    """Yield the weights of a module: name, object and parameter.
 
-    Of a weight that is a module of its own that is the module: whoever has the weight keeps its parameter alive.
+    The object of a packed weight is the module itself, because users of the weight keep its parameter alive.
     """
     if isinstance(module, SparseWeight):
         return
@@ -166,7 +168,7 @@ def _held(module: nn.Module) -> Iterator[tuple[str, object, nn.Parameter]]:
 
 
 def listeners(model: nn.Module) -> Iterator[HookListener]:
-    """What listens to weights of a model, each once."""
+    """Yield the listeners to weights of a model, each once."""
     seen: set[int] = set()
     for module in model.modules():
         for listener in module.__dict__.get(ATTRIBUTE, ()):
@@ -175,7 +177,7 @@ def listeners(model: nn.Module) -> Iterator[HookListener]:
                 yield listener
 
 
-def refuse_second_listener(model: nn.Module, names: dict[int, str]) -> None:
+def check_unbound(model: nn.Module, names: dict[int, str]) -> None:
     """Raise an error if one of the parameters ``names`` (by id) has a listener: two would undo each other's zeros."""
     for listener in listeners(model):
         for parameter in listener.hooked_parameters:
@@ -186,7 +188,7 @@ def refuse_second_listener(model: nn.Module, names: dict[int, str]) -> None:
 
 
 class _Listeners(set[HookListener]):
-    """The listeners of a module; a copy of the module is an ordinary one that has none."""
+    """Listeners of a module; a copy of the module has none."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Listeners:
         return _Listeners()
@@ -196,7 +198,7 @@ class _Listeners(set[HookListener]):
 
 
 class _ModuleHook:
-    """A hook on a module for one listener; copied or pickled with the module, it does nothing there."""
+    """Hook on a module for one listener; a copy of the module has one that does nothing."""
 
     def __init__(
         self, reference: weakref.ref[HookListener] | None = None, module: weakref.ref[nn.Module] | None = None
@@ -206,8 +208,8 @@ class _ModuleHook:
 
     def listener(self, module: nn.Module) -> HookListener | None:
         """Return the listener, unless this hook belongs to a copy."""
-        own = self._module is not None and self._module() is module
-        return self._reference() if own and self._reference is not None else None
+        original = self._module is not None and self._module() is module
+        return self._reference() if original and self._reference is not None else None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _ModuleHook:
         return type(self)()
@@ -246,16 +248,16 @@ def _computed(reference: weakref.ref[HookListener], index: int, gradient: Tensor
 
 
 _numbers = itertools.count()
-_hear_steps: weakref.WeakValueDictionary[int, Hooks] = weakref.WeakValueDictionary()
-"""The hooks whose listeners are told of optimizer steps, in the order in which they came."""
+_active_hooks: weakref.WeakValueDictionary[int, Hooks] = weakref.WeakValueDictionary()
+"""Hooks that announce optimizer steps, in the order in which they were made."""
 
 
 @functools.cache
 def _listen_to_steps() -> None:
-    """Hear of the steps of all optimizers: they are many, and may come later.
+    """Register one hook on the steps of all optimizers, once per process.
 
-    One hook for all listeners, which stays: a hook of a listener's own would be removed when the listener is collected
-    as garbage, which may be while torch goes through its hooks.
+    A hook per listener would be removed when the listener is collected as garbage, which may happen while torch
+    iterates over its hooks.
     """
     register_optimizer_step_pre_hook(_before_step)
     register_optimizer_step_post_hook(_after_step)
@@ -266,15 +268,15 @@ def _ids(optimizer: Optimizer) -> set[int]:
 
 
 def _before_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    own = _ids(optimizer)
-    for hooks in list(_hear_steps.values()):
-        hooks.stepping(own)
+    parameter_ids = _ids(optimizer)
+    for hooks in list(_active_hooks.values()):
+        hooks.stepping(parameter_ids)
 
 
 def _after_step(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-    own = _ids(optimizer)
-    for hooks in list(_hear_steps.values()):
-        hooks.stepped(optimizer, own)
+    parameter_ids = _ids(optimizer)
+    for hooks in list(_active_hooks.values()):
+        hooks.stepped(optimizer, parameter_ids)
 
 
 PATIENCE = 10

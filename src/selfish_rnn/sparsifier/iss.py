@@ -1,4 +1,4 @@
-"""Intrinsic sparse structures (ISS): whole units are removed by a group lasso."""
+"""Intrinsic sparse structures (ISS): a group lasso removes whole units."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from selfish_rnn.sparsifier.base import SparseTraining, refuse_missing
-from selfish_rnn.sparsifier.hooks import Hooks, refuse_second_listener
+from selfish_rnn.sparsifier.base import SparseTraining, check_keys
+from selfish_rnn.sparsifier.hooks import Hooks, check_unbound
 from selfish_rnn.sparsifier.selection import Selector, choose_weights
 from selfish_rnn.sparsifier.weights import MaskedWeight
 from selfish_rnn.topology import DENSE, GateLayout, Topology
@@ -25,7 +25,7 @@ Model = TypeVar("Model", bound=Any)
 
 @dataclass(frozen=True)
 class UnitPart:
-    """The share that the units of a layer have in one parameter.
+    """Share of the units of a layer in one parameter.
 
     Along ``axis`` the parameter is ``blocks`` times as long as the layer has units, and in every block the k-th entry
     is of unit k: of an LSTM's 4H x n matrix unit k has the rows k, H + k, 2H + k and 3H + k. ``reads`` marks the
@@ -40,10 +40,10 @@ class UnitPart:
 
 @dataclass(frozen=True)
 class UnitLayer:
-    """A recurrent layer as units that can be left out one by one, each with all the weights that belong to it.
+    """Recurrent layer as units that can be removed one by one, with all their weights.
 
-    ``parts`` makes the groups of intrinsic sparse structures (Wen et al. 2018); the ``biases`` of a unit go with it
-    but are in no group.
+    ``parts`` are the groups of intrinsic sparse structures (Wen et al. 2018). The ``biases`` of a unit are removed with
+    it but belong to no group.
     """
 
     name: str
@@ -54,7 +54,7 @@ class UnitLayer:
 
 @runtime_checkable
 class DescribesUnits(Protocol):
-    """A model that says what its units are, and can be made again with fewer of them."""
+    """Model that describes its units, and can be made again with fewer of them."""
 
     def unit_layers(self) -> list[UnitLayer]: ...
 
@@ -62,7 +62,7 @@ class DescribesUnits(Protocol):
 
 
 def squared_norms(layers: Sequence[UnitLayer]) -> list[Tensor]:
-    """For every layer the sum of squares of each unit's group.
+    """Return the sum of squares of each unit's group, for every layer.
 
     A weight from a unit to itself is in a row and in a column of its group and counts once.
     """
@@ -86,10 +86,10 @@ def squared_norms(layers: Sequence[UnitLayer]) -> list[Tensor]:
 
 @torch.no_grad()
 def live_units(layers: Sequence[UnitLayer], threshold: float = 0.0) -> list[Tensor]:
-    """For every layer which of its units (bool) the model's output depends on.
+    """Return a mask of the units that the output of the model depends on, for every layer.
 
-    A unit is live if the output layer reads it or a live unit does; weights below ``threshold`` do not count. Units
-    that only read each other are as dead as those that nothing reads.
+    A unit is live if the output layer or a live unit reads it. Weights below ``threshold`` do not count. Units that
+    only read each other are dead.
     """
     owners = {
         part.parameter: (index, part.blocks)
@@ -109,36 +109,36 @@ def live_units(layers: Sequence[UnitLayer], threshold: float = 0.0) -> list[Tens
                 readings.append((index, reader, read.view(blocks, -1, layer.size).any(0).cpu()))
             else:
                 live[index] |= read.any(0).cpu()
-    found = True
-    while found:
-        found = False
+    changed = True
+    while changed:
+        changed = False
         for index, reader, read in readings:
             more = read[live[reader]].any(0) & ~live[index]
             live[index] |= more
-            found = found or bool(more.any())
+            changed = changed or bool(more.any())
     return live
 
 
 @torch.no_grad()
 def shrink(model: Model, *, threshold: float = 0.0) -> Model:
-    """A physically smaller dense network with the same outputs: the model without the units that have no say.
+    """Return a smaller dense network with the same outputs: the model without its dead units.
 
-    In evaluation, for any tokens and from the zero state, the outputs are equal up to the order of summation. At least
-    one unit of every layer stays. The averages of an averaging optimizer are hardly ever exactly zero: with a
-    ``threshold`` the outputs are those of the model whose grouped weights below it are zero.
+    The outputs in evaluation are equal up to rounding, from the zero state. At least one unit of every layer stays. The
+    averages of an averaging optimizer are rarely exactly zero; with a ``threshold`` the outputs are those of the model
+    whose grouped weights below it are zero.
 
     >>> smaller = shrink(model)
     >>> smaller(tokens)[0]  # as model(tokens)[0]
     """
     layers = describing_units(model).unit_layers()
-    kept = [_indices(units) for units in live_units(layers, threshold)]
+    survivors = [_indices(units) for units in live_units(layers, threshold)]
     # Fresh weights are drawn and thrown away: the caller's random numbers are not to depend on it.
     with torch.random.fork_rng(devices=[]):
-        smaller = model.resized([len(units) for units in kept])
+        smaller = model.resized([len(units) for units in survivors])
     reference = next(model.parameters())
     smaller = cast(Model, smaller.to(reference.device, reference.dtype).train(model.training))
     cuts: dict[nn.Parameter, list[tuple[int, Tensor]]] = {}
-    for layer, units in zip(layers, kept, strict=True):
+    for layer, units in zip(layers, survivors, strict=True):
         for part in (*layer.parts, *layer.biases):
             starts = layer.size * torch.arange(part.blocks).unsqueeze(1)
             cuts.setdefault(part.parameter, []).append((part.axis, (starts + units).flatten()))
@@ -175,7 +175,7 @@ ISS = DENSE.replace(
     name="iss",
     reference="Wen et al.: Learning intrinsic sparse structures within long short-term memory, ICLR 2018",
 )
-"""The name and reference of the method; it is no composition of parts, its topology is dense and never rewired."""
+"""Name and reference of the method. It is not composed of parts; its topology is dense and never rewired."""
 
 FLOOR = 1e-8
 """Added to the squared norm of every group, so that the penalty has a gradient where a group is zero."""
@@ -204,7 +204,7 @@ class PenalisedWeight(MaskedWeight):
 
 
 class IntrinsicSparseStructures(SparseTraining):
-    """Trains a dense recurrent network so that whole units die (Wen et al. 2018).
+    """Trains a dense recurrent network in which whole units die (Wen et al. 2018).
 
     Wei Wen et al., Learning intrinsic sparse structures within long short-term memory, ICLR 2018. The weights of a
     unit are a group: its rows of the layer's matrices, one for every gate, its column of the recurrent matrix, and
@@ -255,9 +255,10 @@ class IntrinsicSparseStructures(SparseTraining):
         self.layers = describing_units(model).unit_layers()
         grouped = {id(part.parameter) for layer in self.layers for part in layer.parts}
         chosen = list(choose_weights(model, None, exclude))
-        refuse_second_listener(model, {id(each.parameter): each.name for each in chosen})
+        check_unbound(model, {id(candidate.parameter): candidate.name for candidate in chosen})
         self.weights: list[PenalisedWeight] = [
-            PenalisedWeight(each.name, each.parameter, each.gates, id(each.parameter) in grouped) for each in chosen
+            PenalisedWeight(candidate.name, candidate.parameter, candidate.gates, id(candidate.parameter) in grouped)
+            for candidate in chosen
         ]
         self._hooks = Hooks(self, model)
 
@@ -270,45 +271,44 @@ class IntrinsicSparseStructures(SparseTraining):
 
     @contextlib.contextmanager
     def thresholded(self) -> Iterator[None]:
-        """Inside this block grouped weights below the threshold are zero, outside they are what they were.
+        """Set grouped weights below the threshold to zero inside a block.
 
-        After a step they are zero anyway, but not the averages of an averaging optimizer: those are hardly ever
-        exactly zero, and cutting them for good would make them no averages.
+        After a step they are zero already, but the averages of an averaging optimizer rarely are.
         """
         grouped = [weight for weight in self.weights if weight.grouped]
-        kept = [weight.parameter.detach().clone() for weight in grouped]
+        originals = [weight.parameter.detach().clone() for weight in grouped]
         for weight in grouped:
             weight.apply_threshold(self.threshold)
         try:
             yield
         finally:
             with torch.no_grad():
-                for weight, values in zip(grouped, kept, strict=True):
+                for weight, values in zip(grouped, originals, strict=True):
                     weight.parameter.copy_(values)
 
     # Counting
 
     def live_units(self) -> dict[str, int]:
-        """How many units of each layer have a say in the output; :func:`shrink` keeps these, but at least one."""
+        """Return the number of live units of each layer, which :func:`shrink` keeps; at least one per layer stays."""
         live = live_units(self.layers)
         return {layer.name: int(units.count_nonzero()) for layer, units in zip(self.layers, live, strict=True)}
 
     def measures(self) -> dict[str, Any]:
         return {"live_units": self.live_units()}
 
-    def on_step(self, optimizer: Optimizer, held: Sequence[int]) -> None:
-        for index in held:
+    def on_step(self, optimizer: Optimizer, indices: Sequence[int]) -> None:
+        for index in indices:
             if self.weights[index].grouped:
                 self.weights[index].apply_threshold(self.threshold)
 
     # Saving
 
     def state_dict(self) -> dict[str, Any]:
-        """The two settings; which weights are zero, the weights say."""
+        """Return the two settings."""
         return {"strength": self.strength, "threshold": self.threshold}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        refuse_missing(state, ("strength", "threshold"), "intrinsic sparse structures")
+        check_keys(state, ("strength", "threshold"), "intrinsic sparse structures")
         self.strength, self.threshold = state["strength"], state["threshold"]
 
     # Looking

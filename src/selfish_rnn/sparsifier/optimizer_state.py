@@ -1,4 +1,4 @@
-"""What optimizers remember of single weights."""
+"""Optimizer state of single weights: reset, and moved with the weights."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ SECOND_MOMENTS = frozenset(
         "variance",  # Adafactor, of what is no matrix
     }
 )
-"""State that gives a step its length: what an optimizer accumulates of the squares of gradients or steps."""
+"""State that scales steps: averages or sums of squared gradients or steps."""
 
 
 _reported: weakref.WeakKeyDictionary[Optimizer, set[str]] = weakref.WeakKeyDictionary()
 """Keys of state without a known layout that a warning has named, by optimizer."""
 
 
-def reset_state(optimizer: Optimizer, parameter: nn.Parameter, positions: Tensor, kept: Tensor | None = None) -> None:
-    """Start afresh, at some row-major positions, every state tensor of the shape of the parameter.
+def reset_state(
+    optimizer: Optimizer, parameter: nn.Parameter, positions: Tensor, survivors: Tensor | None = None
+) -> None:
+    """Reset every state tensor of the shape of the parameter at some row-major positions.
 
-    Works for any optimizer: per-weight state has the parameter's shape, or is flat with as many numbers. It starts with
-    what the optimizer starts it with, zero for most; but with ``kept``, the positions of the weights that stay, second
-    moments start at the mean over those, ``v = mean(v[kept])``. Other tensors stay as they are. A warning names those
-    that may belong to single weights.
+    Works for any optimizer: state of single weights has the shape of the parameter, or is flat with as many numbers. It
+    is reset to the initial value of the optimizer, zero for most. With ``survivors``, the positions of the surviving
+    weights, second moments start at their mean, ``v = mean(v[survivors])``. Other tensors do not change. A warning
+    names those that may belong to single weights.
 
     The code that RigL was published with starts them at zero too. Such an optimizer counts the steps of the whole
     matrix, not of one weight, so its correction for a young average is long over, and the first step after growth is
@@ -47,17 +49,16 @@ def reset_state(optimizer: Optimizer, parameter: nn.Parameter, positions: Tensor
     steps of one or less. From the mean, a grown weight makes steps of the length usual in its matrix.
     """
     for key, tensor, fresh_value in _per_weight(optimizer, parameter):
-        if kept is not None and len(kept) and key in SECOND_MOMENTS:
-            fresh_value = _mean(_at(tensor, kept), len(kept))
+        if survivors is not None and len(survivors) and key in SECOND_MOMENTS:
+            fresh_value = _mean(_at(tensor, survivors), len(survivors))
         fill_(tensor, positions, fresh_value)
 
 
 def move_state(optimizer: Optimizer, parameter: nn.Parameter, origin: Tensor, fresh: Tensor) -> None:
-    """Rearrange every state tensor of a flat parameter as :func:`gather_with_fill` does; call it before the parameter
-    itself is.
+    """Rearrange every state tensor of a flat parameter with :func:`gather_with_fill`, before the parameter itself.
 
-    Weights keep what the optimizer remembers of them when they move; those at the places ``fresh`` start anew, as
-    :func:`reset_state` says, with second moments at the mean over the weights that stay.
+    State moves with its weight. At the places ``fresh`` it is reset as in :func:`reset_state`, with second moments at
+    the mean over the surviving weights.
     """
     staying = len(origin) - len(fresh)
     for key, tensor, fresh_value in _per_weight(optimizer, parameter):
@@ -70,20 +71,20 @@ def move_state(optimizer: Optimizer, parameter: nn.Parameter, origin: Tensor, fr
 
 
 def _mean(tensor: Tensor, count: int) -> float:
-    """Summed in double precision, so that it hardly depends on the order: engines keep weights in different ones."""
+    """Return the mean, summed in double precision: the engines have different orders."""
     return float(tensor.sum(dtype=torch.float64)) / count
 
 
 @torch.no_grad()
 def gather_with_fill(tensor: Tensor, origin: Tensor, fresh: Tensor, fresh_value: float) -> Tensor:
-    """``tensor[origin]``, with ``fresh_value`` at the places ``fresh``; how many values there are may change."""
+    """Return ``tensor[origin]``, with ``fresh_value`` at the places ``fresh``."""
     if len(tensor) == 0:
         return tensor.new_full((len(origin),), fresh_value)
     return tensor[origin].index_fill_(0, fresh, fresh_value)
 
 
 def _per_weight(optimizer: Optimizer, parameter: nn.Parameter) -> list[tuple[str, Tensor, float]]:
-    """What is remembered of single weights: key, tensor, and what it starts with."""
+    """Return the state of single weights: key, tensor and initial value."""
     state = []
     for key, value in optimizer.state.get(parameter, {}).items():
         if not isinstance(value, Tensor) or value.ndim == 0:
@@ -116,7 +117,7 @@ def _warn_of_unknown_layout(optimizer: Optimizer, key: str, value: Tensor, param
 
 @torch.no_grad()
 def fill_(tensor: Tensor, positions: Tensor, value: float) -> None:
-    """Set some row-major positions of a tensor, however it lies in memory."""
+    """Set row-major positions of a tensor of any memory layout."""
     positions = positions.to(tensor.device)
     if tensor.is_contiguous():
         tensor.view(-1).index_fill_(0, positions, value)
@@ -125,7 +126,7 @@ def fill_(tensor: Tensor, positions: Tensor, value: float) -> None:
 
 
 def _at(tensor: Tensor, positions: Tensor) -> Tensor:
-    """What is at some row-major positions, however the tensor lies in memory."""
+    """Return the values at row-major positions of a tensor of any memory layout."""
     return tensor.flatten()[positions.to(tensor.device)]
 
 
@@ -144,12 +145,12 @@ def optimizers_of(parameters: Iterable[nn.Parameter]) -> list[Optimizer]:
 
 
 def keeps_momentum(optimizer: Optimizer) -> bool:
-    """Whether an optimizer remembers past gradients of every weight."""
+    """Return whether an optimizer has momentum."""
     return any("betas" in group or group.get("momentum", 0) > 0 for group in optimizer.param_groups)
 
 
 def momentum(optimizer: Optimizer, parameter: nn.Parameter) -> Tensor | None:
-    """The direction an optimizer remembers: its momentum, or for Adam ``m / (sqrt(v) + 1e-8)``."""
+    """Return the momentum of an optimizer; for Adam ``m / (sqrt(v) + 1e-8)``."""
     state = optimizer.state.get(parameter, {})
     if "exp_avg" in state and "exp_avg_sq" in state:
         direction: Tensor = state["exp_avg"] / (state["exp_avg_sq"].sqrt() + 1e-8)
@@ -159,7 +160,7 @@ def momentum(optimizer: Optimizer, parameter: nn.Parameter) -> Tensor | None:
 
 
 def _fresh_value(optimizer: Optimizer, parameter: nn.Parameter, key: str) -> float:
-    """Zero, but for the two optimizers of torch whose state starts elsewhere."""
+    """Return the initial value of a state: zero, except in two optimizers of torch."""
     if isinstance(optimizer, Adagrad) and key == "sum":
         return float(_group(optimizer, parameter)["initial_accumulator_value"])
     if isinstance(optimizer, Rprop) and key == "step_size":
@@ -169,6 +170,6 @@ def _fresh_value(optimizer: Optimizer, parameter: nn.Parameter, key: str) -> flo
 
 def _group(optimizer: Optimizer, parameter: nn.Parameter) -> dict[str, Any]:
     for group in optimizer.param_groups:
-        if any(held is parameter for held in group["params"]):
+        if any(member is parameter for member in group["params"]):
             return group
     raise LookupError("the optimizer does not hold this parameter")

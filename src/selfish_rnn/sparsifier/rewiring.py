@@ -1,4 +1,4 @@
-"""One rewiring: the matrices and layers a method sees, and the dense scores it needs."""
+"""One rewiring: its schedule, the matrices and layers of a method, and dense scores."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from selfish_rnn.sparsifier.distributed import ParallelWrapper, mean_over_ranks, refuse_parted_ranks
+from selfish_rnn.sparsifier.distributed import ParallelWrapper, check_same_topologies, mean_over_ranks
 from selfish_rnn.sparsifier.optimizer_state import keeps_momentum, momentum
-from selfish_rnn.sparsifier.selection import Chosen, joined_gates, layer_weights
+from selfish_rnn.sparsifier.selection import Candidate, joined_gates, layer_weights
 from selfish_rnn.sparsifier.weights import SparseWeight
-from selfish_rnn.system import give_back_reused_memory
+from selfish_rnn.system import trim_if_releasing
 from selfish_rnn.topology import (
     ActiveWeights,
     Allocation,
@@ -35,10 +35,7 @@ from selfish_rnn.topology import (
 
 @dataclass(frozen=True)
 class Plan:
-    """The rewirings of a run: ``rewirings`` in all, by themselves after every ``rewire_every`` steps if that is given.
-
-    The first one has the ``prune_rate``, the others what the schedule makes of it.
-    """
+    """Rewirings of a run: their number, their prune rates and, if they are automatic, the steps between them."""
 
     method: Method
     schedule: Schedule
@@ -71,12 +68,12 @@ class Plan:
         return self.schedule.rate(self.progress(rewiring), self.prune_rate)
 
     def due(self, step: int) -> bool:
-        """Whether a rewiring follows a step by itself."""
+        """Return whether an automatic rewiring follows a step."""
         return self.rewire_every is not None and step % self.rewire_every == 0
 
 
 class DenseScores:
-    """The dense gradients or momentum a method goes by, each kept no longer than it is needed.
+    """Dense gradients or momentum by which a method grows weights; gradients are freed after use.
 
     ``signal`` is the method's :attr:`~selfish_rnn.topology.Method.signal`. Momentum is that of the optimizer, which
     then is kept for all positions; with an optimizer that has none it is the gradient. A gradient is collected only
@@ -94,11 +91,11 @@ class DenseScores:
 
     @property
     def by_gradient(self) -> bool:
-        """Whether it is gradients that are needed."""
+        """Flag that gradients are needed."""
         return self._signal is not None and not any(map(self.is_momentum_of, self._optimizers))
 
     def is_momentum_of(self, optimizer: Optimizer) -> bool:
-        """Whether it is the momentum of this optimizer."""
+        """Return whether the score is the momentum of this optimizer."""
         return self.by_momentum and keeps_momentum(optimizer)
 
     def in_momentum(self) -> bool:
@@ -115,14 +112,14 @@ class DenseScores:
         self._until_known = in_momentum
 
     def start(self) -> None:
-        """Collect the dense gradients of the backward passes to come, if they are needed."""
+        """Start to collect dense gradients, if they are needed."""
         if self.by_gradient:
             for weight in self._weights:
                 weight.collect_gradient()
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[None]:
-        """Keep the dense gradients of the backward passes in this block."""
+        """Collect the dense gradients of backward passes in this block."""
         self.start()
         try:
             yield
@@ -131,11 +128,11 @@ class DenseScores:
                 weight.stop_collecting()
 
     def score(self, weight: SparseWeight) -> Tensor:
-        """The gradient or momentum of a whole matrix."""
+        """Return the gradient or momentum of a whole matrix."""
         if self.by_gradient:
             return self._checked(weight, weight.collected_gradient)
         if not any(optimizer.state for optimizer in self._optimizers):
-            raise RuntimeError("this method goes by the momentum of the optimizer, which has made no step yet")
+            raise RuntimeError("this method grows by the momentum of the optimizer, which has made no step yet")
         remembered = (momentum(optimizer, weight.parameter) for optimizer in self._optimizers)
         return next((score for score in remembered if score is not None), torch.zeros_like(weight.parameter))
 
@@ -147,30 +144,30 @@ class DenseScores:
         """Return collected gradients, the same on every rank; raise if there are none or they are not finite."""
         if not weight.has_gradient:
             raise RuntimeError(
-                "this method goes by the gradient of weights that do not exist: put the pass before "
+                "this method grows by the gradient of weights that do not exist: put the pass before "
                 "rewire() in `with sparsifier.dense_gradients():`; of a packed model that is compiled, make that "
                 "pass with the model itself"
             )
         gradient = mean_over_ranks(collected())
         if not torch.isfinite(gradient).all():
             raise FloatingPointError(
-                f"the gradient of {weight.name} that growth goes by is NaN or infinite: leave it out, and collect "
+                f"the gradient of {weight.name} by which weights grow is NaN or infinite: leave it out, and collect "
                 "that of another pass in `with sparsifier.dense_gradients():`"
             )
         return gradient
 
     def clear(self) -> None:
-        """Forget the gradients: they have been used."""
+        """Free the gradients after use."""
         for weight in self._weights:
             weight.drop_gradient()
 
 
 class Matrix:
-    """What a method takes for one matrix: a weight, or several whose rows, one below the other, hold its gates.
+    """Matrix of a method: one weight, or several weights whose rows are stacked.
 
     Attributes:
         parts: The weights.
-        views: How the method sees each of them.
+        views: Views of the method on them.
         units: The matrix of units without any unit.
     """
 
@@ -198,13 +195,13 @@ class Matrix:
         ]
         if len(existing) == 1:
             return existing[0]
-        starts = itertools.accumulate((each.topology.size for each in existing[:-1]), initial=0)
-        positions = [each.topology.positions + start for each, start in zip(existing, starts, strict=True)]
+        starts = itertools.accumulate((active.topology.size for active in existing[:-1]), initial=0)
+        positions = [active.topology.positions + start for active, start in zip(existing, starts, strict=True)]
         topology = replace(self.units, positions=torch.cat(positions))
         return _concatenated(existing, topology, lambda: self._score(existing))
 
     def _score(self, existing: Sequence[ActiveWeights]) -> Tensor:
-        return torch.cat([each.dense_score() for each in existing])
+        return torch.cat([active.dense_score() for active in existing])
 
     def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer], check_resize: Callable[[str], None]) -> None:
         """Rewire every part by its share of a rewiring of the matrix.
@@ -228,21 +225,23 @@ def unit_count(view: View, weight: SparseWeight) -> int:
 
 
 class Layer:
-    """The matrices of one recurrent layer, for a method that ranks their weights together."""
+    """Matrices of one recurrent layer, for a method that ranks their weights together."""
 
     def __init__(self, matrices: Sequence[Matrix]) -> None:
         self.matrices = matrices
 
     @property
     def parts(self) -> list[SparseWeight]:
-        """The weights of all matrices."""
+        """Weights of all matrices."""
         return [part for matrix in self.matrices for part in matrix.parts]
 
     def existing(self, scores: DenseScores) -> ActiveWeights:
         """Return the existing units of all matrices."""
         existing = [matrix.existing(scores) for matrix in self.matrices]
-        topology = LayerTopology.of([each.topology for each in existing])
-        return _concatenated(existing, topology, lambda: torch.cat([each.dense_score().flatten() for each in existing]))
+        topology = LayerTopology.of([active.topology for active in existing])
+        return _concatenated(
+            existing, topology, lambda: torch.cat([active.dense_score().flatten() for active in existing])
+        )
 
     def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer], check_resize: Callable[[str], None]) -> None:
         """Rewire every matrix by its share of a rewiring of the layer."""
@@ -252,20 +251,20 @@ class Layer:
 
 def _concatenated(existing: Sequence[ActiveWeights], topology: Topology, score: Callable[[], Tensor]) -> ActiveWeights:
     """Join existing weights; gradients only if all of them have any."""
-    gradients = [each.gradients for each in existing if each.gradients is not None]
-    ends = list(itertools.accumulate(each.topology.size for each in existing))
+    gradients = [active.gradients for active in existing if active.gradients is not None]
+    ends = list(itertools.accumulate(active.topology.size for active in existing))
 
     def gradient_at(positions: Tensor) -> Tensor:
-        found = torch.empty(len(positions))
-        for each, end in zip(existing, ends, strict=True):
-            start = end - each.topology.size
+        sampled = torch.empty(len(positions))
+        for active, end in zip(existing, ends, strict=True):
+            start = end - active.topology.size
             inside = (positions >= start) & (positions < end)
-            found[inside] = each.sampled_gradient(positions[inside] - start).to(found.dtype)
-        return found
+            sampled[inside] = active.sampled_gradient(positions[inside] - start).to(sampled.dtype)
+        return sampled
 
     return ActiveWeights(
         topology,
-        torch.cat([each.values for each in existing]),
+        torch.cat([active.values for active in existing]),
         torch.cat(gradients) if len(gradients) == len(existing) else None,
         score,
         gradient_at,
@@ -273,40 +272,40 @@ def _concatenated(existing: Sequence[ActiveWeights], topology: Topology, score: 
 
 
 class _Joined(NamedTuple):
-    """Which of the chosen weights, by their numbers, are one matrix to a method: most are so alone."""
+    """Numbers of the chosen weights that form one matrix of a method: one for most matrices."""
 
     numbers: tuple[int, ...]
     units: Topology
 
 
 class Matrices:
-    """The chosen weights of a model as the matrices that a method sees, in the order of their first weights.
+    """Chosen weights of a model, grouped into the matrices of a method, in the order of their first weights.
 
     A matrix is one of units, as the ``views`` of the weights have them. A ``pool`` that is the layer joins the matrices
     of every recurrent layer that have units of one size.
     """
 
-    def __init__(self, model: nn.Module, chosen: Sequence[Chosen], views: Sequence[View], pool: Pool) -> None:
+    def __init__(self, model: nn.Module, chosen: Sequence[Candidate], views: Sequence[View], pool: Pool) -> None:
         self.views = views
-        numbers = {id(each.weight): number for number, each in enumerate(chosen)}
+        numbers = {id(candidate.weight): number for number, candidate in enumerate(chosen)}
         alone = {number: _Joined((number,), view.units) for number, view in enumerate(views)}
         for parts in joined_gates(model):
-            found = [numbers[each] for each in parts if numbers.get(each) in alone]
-            if len(found) > 1:
-                joined = _Joined(tuple(found), _stacked([views[number].units for number in found]))
-                for number in found:
+            numbers_here = [numbers[identity] for identity in parts if numbers.get(identity) in alone]
+            if len(numbers_here) > 1:
+                joined = _Joined(tuple(numbers_here), _stacked([views[number].units for number in numbers_here]))
+                for number in numbers_here:
                     del alone[number]
-                alone[min(found)] = joined
+                alone[min(numbers_here)] = joined
         self._joined = [alone[number] for number in sorted(alone)]
         self._layers = self._group_by_layer(model, numbers) if pool.layer else []
 
     def _group_by_layer(self, model: nn.Module, numbers: Mapping[int, int]) -> list[list[int]]:
-        """The matrices, by their indices, of every layer of several matrices; each matrix belongs to one layer."""
+        """Return the indices of the matrices of every layer of several matrices; a matrix is in one layer at most."""
         free = {number: index for index, joined in enumerate(self._joined) for number in joined.numbers}
         sizes = [self.views[joined.numbers[0]].unit_size for joined in self._joined]
         layers = []
         for weights in layer_weights(model):
-            members = sorted({free[numbers[each]] for each in weights if numbers.get(each) in free})
+            members = sorted({free[numbers[identity]] for identity in weights if numbers.get(identity) in free})
             for size in dict.fromkeys(sizes[index] for index in members):
                 alike = [index for index in members if sizes[index] == size]
                 if len(alike) > 1:
@@ -317,22 +316,22 @@ class Matrices:
     @property
     def shapes(self) -> list[tuple[int, ...]]:
         """Shape of each matrix of units."""
-        return [each.units.shape for each in self._joined]
+        return [group.units.shape for group in self._joined]
 
     @property
     def gate_rows(self) -> list[tuple[int, ...]]:
         """Rows of each gate of each matrix of units."""
-        return [each.units.gates.sizes for each in self._joined]
+        return [group.units.gates.sizes for group in self._joined]
 
     def of(self, weights: Sequence[SparseWeight]) -> list[Matrix]:
-        """The matrices of these weights, which stand for the chosen ones."""
+        """Return the matrices of these weights, which are in the order of the chosen ones."""
         return [
             Matrix(
-                [weights[number] for number in each.numbers],
-                [self.views[number] for number in each.numbers],
-                each.units,
+                [weights[number] for number in group.numbers],
+                [self.views[number] for number in group.numbers],
+                group.units,
             )
-            for each in self._joined
+            for group in self._joined
         ]
 
     def rewired(self, weights: Sequence[SparseWeight]) -> list[tuple[Matrix | Layer, list[int]]]:
@@ -353,14 +352,14 @@ class Matrices:
         return rewired
 
     def counts(self, topologies: Sequence[Topology]) -> list[int]:
-        """How many units each matrix has, if the chosen weights have these topologies."""
+        """Return the number of units of each matrix, for these topologies of the chosen weights."""
         return [
-            sum(self.views[number].unit_topology(topologies[number]).count for number in each.numbers)
-            for each in self._joined
+            sum(self.views[number].unit_topology(topologies[number]).count for number in group.numbers)
+            for group in self._joined
         ]
 
     def densities(self, topologies: Sequence[Topology]) -> list[float]:
-        """Return for every weight the density of its matrix, of which the weight may be one part of several."""
+        """Return the density of the matrix of every chosen weight."""
         densities = [0.0] * len(topologies)
         for numbers, _ in self._joined:
             count = sum(topologies[number].count for number in numbers)
@@ -415,8 +414,8 @@ def rewire_matrices(
                 weight.mask_gradient()
         removed += int(rewiring.removed.sum())
         del rewiring
-        give_back_reused_memory()
-    refuse_parted_ranks(weights)
+        trim_if_releasing()
+    check_same_topologies(weights)
     if any(weight.parameter.numel() != size for weight, size in zip(weights, sizes, strict=True)):
         wrapper.replan()
     return removed

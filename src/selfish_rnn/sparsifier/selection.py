@@ -20,16 +20,16 @@ from selfish_rnn.topology import GateLayout, Method, Topology
 from selfish_rnn.topology.gates import GRU_GATES, LSTM_GATES, RNN_GATES
 
 Layouts = Mapping[str, GateLayout]
-"""The weights of one module by their name in it, each with its gate layout."""
+"""Gate layouts of the weights of one module, by their names in it."""
 
 RegisteredLayouts = Mapping[Any, GateLayout]
-"""The same, and under tuples of names the gate layout of several weights, the rows of one below those of the other.
+"""Layouts of one module, in which a tuple of names has the gate layout of several stacked weights.
 
 Names are relative to the module and may lead into its submodules: ``"forget.weight"``.
 """
 
 Layers = Iterable[Sequence[str]]
-"""The names of the weights of one module that make up each of its recurrent layers."""
+"""Names of the weights of each recurrent layer of one module."""
 
 
 class _Registration(NamedTuple):
@@ -98,7 +98,7 @@ def register_cell(
 
 
 def same_gates(cell: type[nn.Module], known: type[nn.Module]) -> None:
-    """Let a class have the weights and gates of another, under the same names: that of which it is the packed form."""
+    """Register ``cell`` (a packed class) with the gate layouts of ``known`` (its dense class)."""
     _stands_for[cell] = known
 
 
@@ -121,7 +121,7 @@ def model_layouts(model: nn.Module) -> dict[nn.Module, dict[str, GateLayout]]:
 
 
 def joined_gates(model: nn.Module) -> Iterator[dict[int, GateLayout]]:
-    """The weights, by their ids, of which several are one matrix to a method, with the gates in the rows of each."""
+    """Yield the weights (by id) that form one matrix together, with the gates of each."""
     for module in model.modules():
         for names, layout in _layouts(module).items():
             if not isinstance(names, str):
@@ -154,7 +154,7 @@ def _divided_layouts(module: nn.Module) -> dict[str, GateLayout]:
 
 
 def _divided(module: nn.Module, names: tuple[str, ...], layout: GateLayout) -> dict[str, GateLayout]:
-    """Of a layout over several weights, what each has of it."""
+    """Split a layout of several stacked weights into one layout per weight."""
     kind = type(module).__name__
     shapes = {name: tuple(_weight(module, name).shape) for name in names}
     if layout.axes != (0,):
@@ -166,7 +166,7 @@ def _divided(module: nn.Module, names: tuple[str, ...], layout: GateLayout) -> d
             raise ValueError(f"{kind}: {names[0]}: {error}") from None
         return {names[0]: layout}
     if len({shape[1:] for shape in shapes.values()}) > 1:
-        raise ValueError(f"{kind}: {', '.join(names)} have different numbers of columns and are no parts of one matrix")
+        raise ValueError(f"{kind}: {', '.join(names)} have different numbers of columns and do not form one matrix")
     remaining = list(zip(layout.names, layout.sizes, strict=True))
     parts = {}
     for name, shape in shapes.items():
@@ -174,15 +174,15 @@ def _divided(module: nn.Module, names: tuple[str, ...], layout: GateLayout) -> d
         while remaining and sum(size for _, size in gates) < shape[0]:
             gates.append(remaining.pop(0))
         if sum(size for _, size in gates) != shape[0]:
-            raise ValueError(f"{kind}: {name} has {shape[0]} rows, which are no whole gates of {layout}")
-        parts[name] = GateLayout(*(tuple(each) for each in zip(*gates, strict=True)))
+            raise ValueError(f"{kind}: {name} has {shape[0]} rows, which do not end at a gate of {layout}")
+        parts[name] = GateLayout(*(tuple(column) for column in zip(*gates, strict=True)))
     if remaining:
         raise ValueError(f"{kind}: {', '.join(names)} have fewer rows than {layout}")
     return parts
 
 
 def _weight(module: nn.Module, name: str) -> nn.Parameter | SparseWeight:
-    """Return a weight of a module or of its submodules, which its registration names."""
+    """Return a weight of a module or its submodules by its registered name."""
     try:
         weight: nn.Parameter | SparseWeight = operator.attrgetter(name)(module)
     except AttributeError:
@@ -214,7 +214,7 @@ def _layouts(module: nn.Module) -> RegisteredLayouts:
 
 
 def matrices(module: nn.Module) -> Iterator[tuple[str, nn.Parameter | SparseWeight]]:
-    """What a module holds itself of parameters, and of matrices that are stored in a form of their own."""
+    """Yield the parameters and packed weights of a module itself."""
     yield from module.named_parameters(recurse=False, remove_duplicate=False)
     for name, child in module._modules.items():
         if isinstance(child, SparseWeight):
@@ -263,8 +263,8 @@ Selector = str | type[nn.Module]
 """A pattern of names, of a parameter (``"rnn.weight_*"``) or a module (``"rnn"``), or a type of module."""
 
 
-class Chosen(NamedTuple):
-    """A weight that is made sparse, or is stored so that it is."""
+class Candidate(NamedTuple):
+    """Weight that becomes sparse, or is packed already."""
 
     name: str
     weight: nn.Parameter | SparseWeight
@@ -285,11 +285,11 @@ class Chosen(NamedTuple):
 
     @property
     def stored(self) -> bool:
-        """Whether it has a topology already."""
+        """Flag that the weight is packed and has a topology."""
         return isinstance(self.weight, SparseWeight)
 
     def bind(self, topology: Topology) -> SparseWeight:
-        """The weight under a sparsifier, with this topology: its own, if it has one."""
+        """Return the sparse weight, with this topology unless it has one."""
         name, weight, gates = self
         if isinstance(weight, SparseWeight):
             return weight.bind(name, gates)
@@ -301,10 +301,10 @@ class Chosen(NamedTuple):
 
 def choose_weights(
     model: nn.Module, include: Selector | Sequence[Selector] | None, exclude: Selector | Sequence[Selector]
-) -> Iterator[Chosen]:
-    """The weights to make sparse, each once under its first name; an excluded one is excluded under all its names.
+) -> Iterator[Candidate]:
+    """Yield the weights to make sparse, each once under its first name.
 
-    Weights that are frozen (``requires_grad=False``) are left as they are.
+    An excluded weight is excluded under all its names. Frozen weights (``requires_grad=False``) are skipped.
     """
     included = None if include is None else _as_sequence(include)
     excluding = _as_sequence(exclude)
@@ -315,7 +315,7 @@ def choose_weights(
         matched.update(hits)
         return bool(hits)
 
-    chosen: dict[int, Chosen] = {}
+    chosen: dict[int, Candidate] = {}
     excluded: set[int] = set()
     names: list[str] = []
     layouts_by_module = model_layouts(model)
@@ -335,17 +335,17 @@ def choose_weights(
             names.append(name)
             if selected(excluding, name, module):
                 excluded.add(id(weight))
-            wanted = local in layouts if included is None else selected(included, name, module)
-            if wanted and isinstance(module, torch.jit.ScriptModule):
+            included_here = local in layouts if included is None else selected(included, name, module)
+            if included_here and isinstance(module, torch.jit.ScriptModule):
                 raise ValueError(f"{name} belongs to {_SCRIPTED}")
-            if wanted and hasattr(weight, "device_mesh"):  # a DTensor
+            if included_here and hasattr(weight, "device_mesh"):  # a DTensor
                 raise ValueError(
                     f"{name} is divided over processes (fully_shard() and the like), and its parts cannot be rewired "
                     "by themselves: train with DistributedDataParallel, which keeps it whole"
                 )
-            if wanted and weight.requires_grad:
+            if included_here and weight.requires_grad:
                 gates = layouts.get(local, GateLayout.single(weight.shape[0]))
-                chosen.setdefault(id(weight), Chosen(name, weight, gates))
+                chosen.setdefault(id(weight), Candidate(name, weight, gates))
     unmatched = [str(selector) for selector in [*(included or ()), *excluding] if selector not in matched]
     if unmatched:
         raise ValueError(f"no weight matrix of the model matches {', '.join(unmatched)}; there are {', '.join(names)}")
@@ -368,15 +368,15 @@ def class_name(kind: type[nn.Module]) -> str:
 
 
 def _nothing_chosen(model: nn.Module, excluded: set[int]) -> str:
-    """Why nothing is made sparse, and how it would be."""
+    """Return why no weight becomes sparse, and the remedy."""
     sentence = "the model has no weight matrix to make sparse"
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):
             return f"{sentence}: {class_name(type(module))} is {_SCRIPTED}"
         if isinstance(module, ParametrizationList):
             return (
-                f"{sentence}: parametrizations, such as weight norm, make its weights of others; "
-                "torch.nn.utils.parametrize.remove_parametrizations() takes them away"
+                f"{sentence}: its weights are parametrized (for example by weight norm) and computed from other "
+                "tensors; torch.nn.utils.parametrize.remove_parametrizations() undoes this"
             )
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.ndim > 1 and parameter.requires_grad and "bias" not in name and id(parameter) not in excluded:
@@ -408,26 +408,36 @@ def matches_name(pattern: str, name: str) -> bool:
 
 
 def unpackable(method: Method) -> str | None:
-    """Why the weights of a method cannot be packed, if they cannot."""
+    """Return why the weights of a method cannot be packed, or None."""
     if method.signal is not None and method.signal.kept_by_optimizer:
-        return f"method {method.name} goes by the {method.signal.value} of all positions, which a packed weight lacks"
+        return f"method {method.name} uses the {method.signal.value} of all positions, which a packed weight lacks"
     return None
 
 
-def warn_of_dense(model: nn.Module, chosen: Sequence[Chosen], exclude: Selector | Sequence[Selector]) -> None:
-    """Warn if of a model's weights more stay dense than become sparse, without anyone having said so."""
-    own, excluding = {id(each.parameter) for each in chosen}, _as_sequence(exclude)
+def warn_of_dense(model: nn.Module, chosen: Sequence[Candidate], exclude: Selector | Sequence[Selector]) -> None:
+    """Warn if more weights stay dense than become sparse, and the user has not excluded them."""
+    sparse_ids, excluding = {id(candidate.parameter) for candidate in chosen}, _as_sequence(exclude)
     left: dict[str, int] = {}
     for prefix, module in model.named_modules():
         for local, parameter in module.named_parameters(recurse=False):
             asked = any(_matches(selector, f"{prefix}.{local}".lstrip("."), module) for selector in excluding)
-            if parameter.ndim > 1 and parameter.requires_grad and id(parameter) not in own and not asked:
+            if parameter.ndim > 1 and parameter.requires_grad and id(parameter) not in sparse_ids and not asked:
                 kind = class_name(type(module))
                 left[kind] = left.get(kind, 0) + parameter.numel()
-    dense, sparse = sum(left.values()), sum(each.size for each in chosen)
+    dense, sparse = sum(left.values()), sum(candidate.size for candidate in chosen)
     if dense > sparse:
         warnings.warn(
             f"{dense:,} weights of the model stay dense, those of {', '.join(sorted(left))}; only {sparse:,} positions "
             "become sparse: include= names the weights to make sparse, exclude= those that are to stay dense",
             stacklevel=3,
         )
+
+
+def dense_matrices(model: nn.Module, sparse: Iterable[nn.Parameter]) -> list[tuple[str, int]]:
+    """Return the names and sizes of the matrices of a model that are not sparse."""
+    sparse_ids = set(map(id, sparse))
+    return [
+        (name, parameter.numel())
+        for name, parameter in model.named_parameters()
+        if parameter.ndim > 1 and id(parameter) not in sparse_ids
+    ]

@@ -1,4 +1,4 @@
-"""The Sparsifier: it makes a model sparse, and keeps it sparse while it trains."""
+"""The Sparsifier makes a model sparse, and keeps it sparse while it trains."""
 
 from __future__ import annotations
 
@@ -14,36 +14,43 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
-from selfish_rnn.sparsifier.base import SparseTraining, refuse_missing, saved_rewirings
-from selfish_rnn.sparsifier.distributed import ParallelWrapper, common_seed
-from selfish_rnn.sparsifier.hooks import Hooks, ManualUpdates, refuse_second_listener
-from selfish_rnn.sparsifier.optimizer_state import optimizers_of
-from selfish_rnn.sparsifier.rewiring import DenseScores, Layer, Matrices, Matrix, Plan, rewire_matrices
-from selfish_rnn.sparsifier.selection import Chosen, Selector, choose_weights, warn_of_dense
-from selfish_rnn.sparsifier.start import (
-    MIN_SIDE,
+from selfish_rnn.sparsifier.base import SparseTraining
+from selfish_rnn.sparsifier.budgets import (
     NamedSparsities,
     WeightBudget,
-    check_saved_pool,
-    check_start,
+    grouped_counts,
+    missing_weights,
+    overall_sparsity,
     prune_counts,
-    rescale_,
-    saved_topologies,
-    starting_topologies,
     total,
-    warn_of_cut_off,
     weight_budgets,
+)
+from selfish_rnn.sparsifier.distributed import ParallelWrapper, common_seed
+from selfish_rnn.sparsifier.hooks import Hooks, ManualUpdates, check_unbound
+from selfish_rnn.sparsifier.optimizer_state import optimizers_of
+from selfish_rnn.sparsifier.rewiring import DenseScores, Layer, Matrices, Matrix, Plan, rewire_matrices
+from selfish_rnn.sparsifier.selection import Candidate, Selector, choose_weights, dense_matrices, warn_of_dense
+from selfish_rnn.sparsifier.start import (
+    MIN_SIDE,
+    check_start,
+    rescale_,
+    starting_topologies,
+    warn_of_cut_off,
     with_allocation,
     without_narrow,
+)
+from selfish_rnn.sparsifier.state import (
+    checked_topologies,
+    load_gradients,
+    saved_rewirings,
+    saved_topologies_of,
+    weight_gradients,
 )
 from selfish_rnn.sparsifier.units import Granularity, views_of
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.topology import Allocation, Method, Rewiring, Schedule, prune, rewire
-from selfish_rnn.topology.layout import topology_tensors
 from selfish_rnn.topology.methods import find_method, find_part
 from selfish_rnn.topology.rewiring import PruneCount
-
-STATE_KEYS = ("rewirings_done", "steps_done", "last_rewired_fraction", "parts", "generator", "shapes", "topologies")
 
 
 class Sparsifier(SparseTraining):
@@ -58,32 +65,30 @@ class Sparsifier(SparseTraining):
 
     Binding draws a topology for every weight matrix and sets the weights outside it to zero. From then on gradients
     outside the topology are zero (so gradient clipping counts existing weights only), and weights outside it are set
-    back to zero after every step of whatever ``torch.optim`` optimizer holds them; the optimizer may be made
-    before or after the sparsifier.
+    back to zero after every step of the ``torch.optim`` optimizers that hold them. The optimizer may be made before or
+    after the sparsifier.
 
     Args:
         model: any module; parameters and ``state_dict`` keys stay as they are.
-        sparsity: the fraction of zeros over all sparsified matrices, from 0 up to, not including, 1. Where the model
-            has its topology already, it may be left out: it is what it is. A mapping gives every matrix its own
-            sparsity, by patterns of names as in ``include``: ``{"*": 0.9, "out": 0}``. Of several patterns that match,
-            the last one counts. A mapping in place of a number gives every gate its own. A matrix of sparsity 0 stays
-            dense, counts as sparsified, and is never rewired.
-        method: a :class:`~selfish_rnn.topology.Method` or the name of one in the method table
-            :data:`~selfish_rnn.METHODS`.
-        allocation: how the weights are divided over the matrices at the start, as the name of a registered
-            :class:`~selfish_rnn.topology.Allocation` (``"uniform"``, ``"er"``) or the allocation itself. Default: that
-            of the method.
+        sparsity: fraction of zeros over all sparse matrices, at least 0 and less than 1. It may be left out if the
+            model has a topology already. A mapping gives every matrix its own sparsity, by patterns of names as in
+            ``include``: ``{"*": 0.9, "out": 0}``. The last matching pattern counts. A mapping in place of a number
+            gives every gate its own. A matrix of sparsity 0 stays dense, counts as sparsified, and is never rewired.
+        method: a :class:`~selfish_rnn.topology.Method` or the name of one in :data:`~selfish_rnn.METHODS`.
+        allocation: rule that divides the weights over the matrices at the start: an
+            :class:`~selfish_rnn.topology.Allocation` or the name of one (``"uniform"``, ``"er"``). Default: that of the
+            method.
         prune_rate: the fraction of weights rewired, at the start of the schedule.
-        rewirings: how many rewirings the run will have (with ``rewire()`` once per epoch: the number of epochs); the
-            schedule takes the prune rate from ``prune_rate`` at the start to its end value at this rewiring.
+        rewirings: number of rewirings of the run (with ``rewire()`` once per epoch: the number of epochs). The schedule
+            lowers the prune rate from ``prune_rate`` to its end value at this rewiring.
         schedule: ``"cosine"`` (the paper), ``"linear"``, ``"constant"`` or a
             :class:`~selfish_rnn.topology.Schedule`.
-        rewire_every: rewire by itself after every so many optimizer steps; then do not call :meth:`rewire`. In a loop
-            without an optimizer changes of the weights are counted, after a warning.
+        rewire_every: number of optimizer steps between automatic rewirings; then do not call :meth:`rewire`. In a loop
+            without an optimizer, changes of the weights are counted, after a warning.
         include: only these weights, as patterns of names (of parameters, or of modules with all they hold) or types
             of modules. Default: all weights of torch's recurrent modules, cells, ``nn.Linear``, ``nn.Embedding`` and
             of registered cells.
-        exclude: not these.
+        exclude: patterns or types of weights that stay dense.
         granularity: the unit that is removed and grown: ``"1x1"`` for single weights, or blocks of rows x columns such
             as ``"8x4"``. The rows of every gate and the columns must be multiples of it. Sparsity, allocation and
             budgets then count blocks, and a block has the mean square of its weights as score. A mapping gives
@@ -94,13 +99,12 @@ class Sparsifier(SparseTraining):
             matrix cuts units off. The rule does not apply where ``include``, ``masks`` or a mapping for ``sparsity``
             name the weights, nor to a model of narrow matrices only; 1 makes every matrix sparse, as in the paper.
         rescale: divide the starting weights by ``sqrt(density)``, so that a sum over fewer inputs varies as much as
-            in the dense model. Default: wherever a topology is drawn, except in matrices that are mostly zero already.
-        topology: ``"random"`` draws one; with ``"nonzero"`` the weights of the model that are not zero exist, and all
-            of them stay: to go on with a model that is sparse already.
-        masks: the topology by the names of weights, tensors that are not zero where a weight exists, such as
-            :meth:`masks` gives; what is not named stays dense.
-        seed: of the random positions; by default it comes from torch's generator, so that ``torch.manual_seed``
-            decides it.
+            in the dense model. Default: if a topology is drawn, except in matrices that are mostly zero already.
+        topology: ``"random"`` draws one. With ``"nonzero"`` the nonzero weights of the model exist: use it to continue
+            with a sparse model.
+        masks: topology by the names of weights: tensors that are not zero where a weight exists, as :meth:`masks`
+            returns them. Other weights stay dense.
+        seed: seed of the random positions. Default: drawn from torch's generator, so ``torch.manual_seed`` decides it.
 
     Save and load :meth:`state_dict` with the model's and the optimizer's, in any order. Attributes to look at:
     ``weights``, ``active_weights``, ``prune_rate`` (of the next rewiring), ``last_rewired_fraction``,
@@ -138,39 +142,39 @@ class Sparsifier(SparseTraining):
         self._step_counter: weakref.ref[Optimizer] | None = None
         self._manual_updates = ManualUpdates(rewire_every)
         chosen = list(choose_weights(model, include if masks is None else list(masks), exclude))
-        narrow: list[Chosen] = []
+        narrow: list[Candidate] = []
         if include is None and masks is None:
             if not isinstance(sparsity, Mapping):
                 chosen, narrow = without_narrow(model, chosen, min_side, existing=topology == "nonzero")
             warn_of_dense(model, chosen, exclude)
-        refuse_second_listener(model, {id(each.parameter): each.name for each in chosen})
+        check_unbound(model, {id(candidate.parameter): candidate.name for candidate in chosen})
         views = views_of(chosen, granularity, keep_diagonal, self.method)
         budgets: list[WeightBudget] | None = None
         if isinstance(sparsity, Mapping):
             budgets = weight_budgets(model, chosen, views, sparsity)
-            sparsity = 1 - sum(each.count for each in budgets) / sum(each.size for each in budgets)
+            sparsity = overall_sparsity(budgets)
         self._rewired = [number for number in range(len(chosen)) if budgets is None or not budgets[number].stays_dense]
-        self._left_full = sum(each.size for number, each in enumerate(chosen) if number not in self._rewired)
+        self._left_full = sum(candidate.size for number, candidate in enumerate(chosen) if number not in self._rewired)
         rewired = [chosen[number] for number in self._rewired]
         self._matrices = Matrices(model, rewired, [views[number] for number in self._rewired], self.method.pool)
         topologies, self._topology_given = starting_topologies(
             chosen, views, self._matrices, self.method, sparsity, budgets, allocation, topology, masks, self._generator
         )
         if sparsity is None:
-            sparsity = 1 - sum(each.count for each in topologies) / sum(each.size for each in topologies)
+            sparsity = overall_sparsity(topologies)
         self.sparsity = sparsity
         if not self._topology_given:
             uniform = budgets is None and self.method.allocation.name == "uniform"
-            warn_of_cut_off(model, chosen, topologies, sparsity, [each.name for each in narrow], uniform)
+            warn_of_cut_off(model, chosen, topologies, sparsity, [candidate.name for candidate in narrow], uniform)
         self._counts = self._matrices.counts([topologies[number] for number in self._rewired])
         self._budgets = budgets
-        weights = [each.bind(drawn) for each, drawn in zip(chosen, topologies, strict=True)]
+        weights = [candidate.bind(start) for candidate, start in zip(chosen, topologies, strict=True)]
         if rescale or (rescale is None and not self._topology_given):
             densities = self._matrices.densities([topologies[number] for number in self._rewired])
             for number, density in zip(self._rewired, densities, strict=True):
-                if rescale or not weights[number].was_sparse:  # a trained model may find its saved topology next
-                    weight_budget = None if budgets is None else budgets[number]
-                    rescale_(weights[number].parameter, topologies[number], density, weight_budget)
+                if rescale or not weights[number].was_sparse:  # a saved topology may be loaded next
+                    own_budget = budgets[number] if budgets else None
+                    rescale_(weights[number].parameter, topologies[number], density, own_budget)
         self.weights: list[SparseWeight] = weights
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._ddp = ParallelWrapper()
@@ -180,12 +184,7 @@ class Sparsifier(SparseTraining):
         self._scores = DenseScores(self.method.signal, weights, self._optimizers)
         self._hooks = Hooks(self, model)
         self._mask_gradients()
-        own = set(map(id, self.hooked_parameters))
-        self._left_dense = [
-            (name, parameter.numel())
-            for name, parameter in model.named_parameters()
-            if parameter.ndim > 1 and id(parameter) not in own
-        ]
+        self._left_dense = dense_matrices(model, self.hooked_parameters)
         self._await_rewiring()
 
     @property
@@ -199,7 +198,7 @@ class Sparsifier(SparseTraining):
 
     @property
     def in_training(self) -> bool:
-        """Whether an optimizer that holds some of the weights has made a step."""
+        """Flag that an optimizer of the weights has made a step."""
         return bool(self._optimizers)
 
     def reseed(self, seed: int) -> None:
@@ -225,8 +224,7 @@ class Sparsifier(SparseTraining):
     def track(self, optimizer: Optimizer) -> None:
         """Reset this optimizer's state of rewired weights at rewirings.
 
-        Happens by itself at the optimizer's first step, and at a rewiring between :meth:`load_state_dict` and that
-        step.
+        The first step of the optimizer does this, and a rewiring between :meth:`load_state_dict` and that step.
         """
         self._optimizers.add(optimizer)
 
@@ -256,7 +254,7 @@ class Sparsifier(SparseTraining):
                 weight.apply_mask()
 
     def dense_gradients(self) -> contextlib.AbstractContextManager[None]:
-        """Put the last pass before a :meth:`rewire`, forward and backward, in this block if growth goes by gradient.
+        """Collect dense gradients: put the last pass before :meth:`rewire` in this block if growth uses gradients.
 
         ::
 
@@ -264,8 +262,7 @@ class Sparsifier(SparseTraining):
                 loss = criterion(model(inputs), targets)
                 loss.backward()
 
-        Only RigL, and SNFS with an optimizer without momentum, collect anything in it; with ``rewire_every`` it
-        happens by itself.
+        Only RigL, and SNFS with an optimizer without momentum, need it. With ``rewire_every`` it happens by itself.
         """
         return self._scores.collecting()
 
@@ -273,19 +270,11 @@ class Sparsifier(SparseTraining):
 
     @property
     def target_weights(self) -> int:
-        """Number of weights that the method promises.
-
-        It is always the same, but for a method that prunes, and for blocks with a kept diagonal: there the number of
-        blocks is the same.
-        """
+        """Number of weights that the method promises; it changes if the method prunes or blocks keep a diagonal."""
         matrices = self._matrices.of(self._rewired_weights)
-        missing = zip(matrices, self._counts_after(self.rewirings_done), strict=True)
-        return self.active_weights + sum(
-            (total(count) - matrix.count) * matrix.views[0].unit_size for matrix, count in missing
-        )
+        return self.active_weights + missing_weights(matrices, self._counts_after(self.rewirings_done))
 
     def _units_after(self, rewirings: int) -> int:
-        """Return the number of units of all rewired matrices after a number of rewirings."""
         return sum(map(total, self._counts_after(rewirings)))
 
     def _counts_after(self, rewirings: int) -> list[PruneCount]:
@@ -296,12 +285,12 @@ class Sparsifier(SparseTraining):
 
     @property
     def at_target(self) -> bool:
-        """Whether the network is as sparse as it is to be; a method that prunes comes to that late in the run."""
+        """Flag that the network has its final sparsity, which a method that prunes reaches late in the run."""
         return self._units_after(self.rewirings_done) == self._units_after(self.rewirings or 0)
 
     @property
     def rewirings(self) -> int | None:
-        """How many rewirings the run has; another number lengthens or shortens the schedule."""
+        """Number of rewirings of the run; another number lengthens or shortens the schedule."""
         return self._plan.rewirings
 
     @rewirings.setter
@@ -310,12 +299,12 @@ class Sparsifier(SparseTraining):
 
     @property
     def rewire_every(self) -> int | None:
-        """After how many optimizer steps it rewires by itself, if it does."""
+        """Number of optimizer steps after which it rewires by itself, if any."""
         return self._plan.rewire_every
 
     @property
     def prune_rate(self) -> float:
-        """The fraction of weights the next rewiring removes and grows."""
+        """Fraction of weights that the next rewiring removes and grows."""
         return self._plan.rate(self.rewirings_done + 1)
 
     # Rewiring
@@ -323,11 +312,10 @@ class Sparsifier(SparseTraining):
     def rewire(self) -> None:
         """Rewire every sparsified matrix once; call it after each epoch.
 
-        The number of existing weights stays exactly what was promised. Grown weights start at zero, and whatever the
-        optimizer remembers of removed and grown weights (momentum, averages, ages) starts afresh; the second moment by
-        which Adam and its kin divide starts at its mean over the surviving weights of the matrix. Frozen weights
-        (``requires_grad=False``) stay as they are. NaN, infinities, weights outside the topology and parameters that
-        are no longer the model's are an error.
+        The number of existing weights stays exact. Grown weights start at zero. The optimizer state of removed and
+        grown weights (momentum, averages, ages) is reset; second moments, as in Adam, start at their mean over the
+        surviving weights of the matrix. Frozen weights (``requires_grad=False``) do not change. NaN, infinities,
+        weights outside the topology and parameters that were replaced in the model raise an error.
         """
         if self.rewire_every is not None:
             raise RuntimeError(f"rewire() happens by itself every {self.rewire_every} steps; do not call it")
@@ -336,7 +324,7 @@ class Sparsifier(SparseTraining):
     def _rewire_now(self) -> None:
         if any(getattr(optimizer, "averages_swapped_in", False) for optimizer in self._optimizers):
             raise RuntimeError("rewiring needs the raw weights: call rewire() outside optimizer.averaged()")
-        self.refuse_lost_weights()
+        self.check_weights()
         self._check_loaded()
         self._track_resumed()
         for weight in self.weights:
@@ -348,7 +336,7 @@ class Sparsifier(SparseTraining):
         matrices = self._matrices.rewired(self._rewired_weights)
         if matrices and (self.method.prunes or rate > 0):
             before, rewirings = self.active_weights, self._rewirings(matrices, rate)
-            optimizers = [each for each in self._optimizers if not self._scores.is_momentum_of(each)]
+            optimizers = [optimizer for optimizer in self._optimizers if not self._scores.is_momentum_of(optimizer)]
             entries = [matrix for matrix, _ in matrices]
             removed = rewire_matrices(entries, rewirings, optimizers, self._scores.in_momentum(), self._ddp)
             self.last_rewired_fraction = removed / before
@@ -358,15 +346,12 @@ class Sparsifier(SparseTraining):
         """Return the rewirings of matrices or layers, each of which comes with the indices of its matrices."""
         network = [partial(matrix.existing, self._scores) for matrix, _ in matrices]
         progress = self._plan.progress(self.rewirings_done)
-        counts = self._prune_counts([members for _, members in matrices]) if self.method.prunes else None
+        counts = None
+        if self.method.prunes:
+            counts = grouped_counts(self._counts_after(self.rewirings_done), [members for _, members in matrices])
         if counts is not None and not self.method.rewires:
             return prune(self.method, network, counts, self._generator, progress)
         return rewire(self.method, network, rate, self._generator, self._part_state, counts, progress)
-
-    def _prune_counts(self, members: Sequence[list[int]]) -> list[PruneCount]:
-        """Return the numbers of units that matrices or layers are pruned to."""
-        counts = self._counts_after(self.rewirings_done)
-        return [counts[own[0]] if len(own) == 1 else sum(total(counts[index]) for index in own) for own in members]
 
     # Events of hooks
 
@@ -382,11 +367,11 @@ class Sparsifier(SparseTraining):
         # After the step it would be too late: momentum of all positions moves weights outside the topology.
         self._check_loaded()
 
-    def on_step(self, optimizer: Optimizer, held: Sequence[int]) -> None:
+    def on_step(self, optimizer: Optimizer, indices: Sequence[int]) -> None:
         self.track(optimizer)
         self._resumed = False
         if not self._stays_dense:
-            for index in held:
+            for index in indices:
                 self.weights[index].apply_mask()
         self._manual_updates.reset()
         self._hooks.ignore_forward()
@@ -429,12 +414,12 @@ class Sparsifier(SparseTraining):
             weight.drop_backup()
 
     def _await_rewiring(self) -> None:
-        """If the next step is followed by a rewiring by itself, its gradients may be needed."""
+        """Collect dense gradients if a rewiring follows the next step."""
         if self._plan.due(self.steps_done + 1):
             self._scores.start()
 
     def _counts_steps(self, optimizer: Optimizer) -> bool:
-        """With several optimizers the first one's steps are counted, so that an iteration counts once."""
+        """Return whether steps of this optimizer count: those of the first one, so that an iteration counts once."""
         if self._step_counter is None or self._step_counter() is None:
             self._step_counter = weakref.ref(optimizer)
         return self._step_counter() is optimizer
@@ -448,7 +433,7 @@ class Sparsifier(SparseTraining):
         """
         occasional = {
             "gradients": {weight.name: weight.collected_gradient() for weight in self.weights if weight.has_gradient},
-            "weight_gradients": self._weight_gradients() if self.method.uses_weight_gradients else {},
+            "weight_gradients": weight_gradients(self.weights) if self.method.uses_weight_gradients else {},
             "gradients_in_momentum": self._scores.in_momentum() if self._scores.by_momentum else None,
             "manual_updates": self._manual_updates.state(self.hooked_parameters),
         }
@@ -462,47 +447,25 @@ class Sparsifier(SparseTraining):
             "pool": self.method.pool.name if self.method.removal else None,
             "generator": self._generator.get_state(),
             "shapes": {weight.name: list(weight.shape) for weight in self.weights},
-            "topologies": {
-                name: tensor
-                for weight in self.weights
-                if weight.count < weight.size
-                for name, tensor in topology_tensors(weight.name, weight.topology).items()
-            },
+            "topologies": saved_topologies_of(self.weights),
         }
 
-    def _weight_gradients(self) -> dict[str, Tensor]:
-        """Return the gradients of existing weights by name, in the order of their positions."""
-        gradients = ((weight, weight.parameter.grad) for weight in self.weights)
-        return {weight.name: weight.gather(gradient) for weight, gradient in gradients if gradient is not None}
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a saved topology; it must be of the same matrices with the same number of weights.
+        """Load a saved topology of the same matrices with the same number of weights.
 
-        Weights that were loaded before keep their values where they are in it. The saved number of ``rewirings`` is
-        taken over with the rest, as schedulers of torch do; a warning says so where it is another one.
+        Weights that were loaded before keep their values inside it. The number of ``rewirings`` is loaded too, as in
+        torch's schedulers; a warning says so if it differs.
         """
-        refuse_missing(state, STATE_KEYS, "a sparsifier")
-        if state["parts"].keys() != self._part_state.keys():
-            raise ValueError(
-                f"the saved state is of another method than {self.method.name!r}: its parts keep other things"
-            )
-        check_saved_pool(state, self.method)
-        topologies = saved_topologies(self.weights, state["topologies"], state["shapes"])
-        for budget, saved in zip(self._budgets or (), topologies, strict=False):
-            if budget.stays_dense and saved.count < saved.size:
-                raise ValueError(
-                    f"sparsity= leaves {budget.chosen.name} dense, and in the saved topology it is sparse: bind the "
-                    "model with the sparsity that the saved run had"
-                )
-        own, self.rewirings = self.rewirings, saved_rewirings(state, self.rewirings)
-        own_counts = self._matrices.counts([topologies[number] for number in self._rewired])
-        count = self._left_full + sum(own_counts)
-        promised = self._left_full + self._units_after(state["rewirings_done"])
+        topologies = checked_topologies(state, self.weights, self.method, self._part_state, self._budgets or ())
+        rewirings, self.rewirings = self.rewirings, saved_rewirings(state, self.rewirings)
+        counts = self._matrices.counts([topologies[number] for number in self._rewired])
+        promised = self._units_after(state["rewirings_done"])
         if self._topology_given:  # weights that have just grown were not counted among the non-zeros
-            self._counts = own_counts
-        elif count != promised:
-            self.rewirings = own
-            raise ValueError(f"the saved topology has {count} weights, this sparsifier's settings give {promised}")
+            self._counts = counts
+        elif sum(counts) != promised:
+            self.rewirings, full = rewirings, self._left_full
+            weights = f"{full + sum(counts)} weights, this sparsifier's settings give {full + promised}"
+            raise ValueError(f"the saved topology has {weights}")
         for weight, topology in zip(self.weights, topologies, strict=True):
             weight.load_topology(topology)
             if not self._weights_loaded:
@@ -518,13 +481,7 @@ class Sparsifier(SparseTraining):
             self._hooks.listen_to_forward()
         self._resumed = True
         self._mask_gradients()
-        for weight in self.weights:
-            weight.drop_gradient()
-            if weight.name in state.get("gradients", {}):
-                weight.load_gradient(state["gradients"][weight.name])
-            if weight.name in state.get("weight_gradients", {}):
-                gradient = weight.scatter(state["weight_gradients"][weight.name])
-                weight.parameter.grad = gradient.to(weight.parameter.device, weight.parameter.dtype)
+        load_gradients(self.weights, state)
         self._await_rewiring()
 
     # Looking
@@ -536,6 +493,6 @@ class Sparsifier(SparseTraining):
         )
 
     def summary(self) -> str:
-        """A table of the sparsified matrices (shape, weights, density, density of each gate), and what stays dense."""
+        """Return a table of the sparse matrices, with the density of each gate, and the names of dense ones."""
         dense = ", ".join(f"{name} ({size:,})" for name, size in self._left_dense)
         return super().summary() + (f"\nleft dense: {dense}" if dense else "")

@@ -1,148 +1,25 @@
-"""Starting topologies: drawn at random, or given by masks, non-zero weights or packed weights."""
+"""Starting topologies: drawn at random, or taken from masks, nonzero weights or packed weights."""
 
 from __future__ import annotations
 
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from numbers import Real
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from selfish_rnn.errors import nearest, shown
+from selfish_rnn.sparsifier.budgets import NamedSparsities, WeightBudget, check_sparsity
 from selfish_rnn.sparsifier.deferred import is_deferred
-from selfish_rnn.sparsifier.rewiring import Matrices, Matrix
-from selfish_rnn.sparsifier.selection import Chosen, joined_gates, matches_name, unpackable
+from selfish_rnn.sparsifier.rewiring import Matrices
+from selfish_rnn.sparsifier.selection import Candidate, joined_gates, unpackable
 from selfish_rnn.sparsifier.weights import SparseWeight
-from selfish_rnn.topology import Allocation, GateLayout, Method, Topology, View
+from selfish_rnn.topology import Allocation, Method, Topology, View
 from selfish_rnn.topology.allocation import budget
-from selfish_rnn.topology.layout import read_topology, stored_keys
 from selfish_rnn.topology.methods import find_part
-from selfish_rnn.topology.rewiring import PruneCount
 from selfish_rnn.topology.topology import rows_as
-
-GateSparsities: TypeAlias = Mapping[str, float]
-"""Sparsity of every gate of a matrix, by its name."""
-
-NamedSparsities: TypeAlias = Mapping[str, float | GateSparsities]
-"""Sparsities by patterns of names, as in ``include=``; of several patterns that match a weight the last one counts."""
-
-
-def check_sparsity(value: object, name: str = "sparsity") -> None:
-    """Raise an error unless a value is a sparsity."""
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, or a mapping of names to numbers, not {shown(value)}")
-    if not 0 <= float(value) < 1:
-        raise ValueError(f"{name} is the fraction of zeros, from 0 up to, not including, 1; got {value}")
-
-
-@dataclass(frozen=True)
-class WeightBudget:
-    """Number of units in each gate of a matrix, or in the whole of it."""
-
-    chosen: Chosen
-    view: View
-    counts: tuple[int, ...]
-    by_gate: bool
-
-    @property
-    def count(self) -> int:
-        return sum(self.counts)
-
-    @property
-    def size(self) -> int:
-        """Number of units that the matrix has room for."""
-        return self.view.units.size
-
-    @property
-    def stays_dense(self) -> bool:
-        return self.count == self.size
-
-    def full(self) -> WeightBudget:
-        """Return the budget of a matrix in which every unit exists."""
-        return WeightBudget(self.chosen, self.view, (self.size,), False)
-
-    def random_topology(self, allocation: Allocation, generator: torch.Generator) -> Topology:
-        """Draw units from the matrix, or from each of its gates."""
-        units = self.view.units
-        if not self.by_gate:
-            return self.view.expand(allocation.draw(units.shape, units.gates, self.count, generator))
-        columns = units.size // units.shape[0]
-        positions = [
-            allocation.draw((rows, columns), GateLayout.single(rows), count, generator).positions + first * columns
-            for (_, first, stop), count in zip(units.gates.row_ranges(), self.counts, strict=True)
-            for rows in [stop - first]
-        ]
-        return self.view.expand(replace(units, positions=torch.cat(positions)))
-
-
-def weight_budgets(
-    model: nn.Module, chosen: Sequence[Chosen], views: Sequence[View], sparsities: NamedSparsities
-) -> list[WeightBudget]:
-    """Return the budget of every weight.
-
-    Raises:
-        ValueError: a weight has no sparsity, or a pattern gives none.
-    """
-    aliases = {id(each.parameter): [each.name] for each in chosen}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        aliases.get(id(parameter), []).append(name)
-    patterns: dict[str, str] = {}
-    for pattern in sparsities:
-        if not isinstance(pattern, str):
-            raise TypeError(f"sparsity= takes patterns of names, not {shown(pattern)}")
-        matches = [
-            each.name for each in chosen if any(matches_name(pattern, name) for name in aliases[id(each.parameter)])
-        ]
-        if not matches:
-            names = [each.name for each in chosen]
-            prefixes = {".".join(name.split(".")[:length]): None for name in names for length in range(1, 9)}
-            raise ValueError(
-                f"sparsity= names {pattern!r}, which matches no sparse weight of the model"
-                f"{nearest(pattern, prefixes)}; there are {', '.join(names)}"
-            )
-        patterns.update(dict.fromkeys(matches, pattern))
-    for each in chosen:
-        if each.name not in patterns:
-            raise ValueError(
-                f'sparsity= has no pattern for {each.name}: add one, {{"{each.name}": 0}} if it is to stay dense and '
-                'count, put "*" for all others first, or leave it out with exclude='
-            )
-    for pattern in sparsities:
-        if pattern not in patterns.values():
-            raise ValueError(
-                f"the sparsity of {pattern!r} applies to no weight, because later patterns match all of its weights: "
-                "put general patterns first"
-            )
-    return [
-        _weight_budget(each, view, patterns[each.name], sparsities[patterns[each.name]])
-        for each, view in zip(chosen, views, strict=True)
-    ]
-
-
-def _weight_budget(chosen: Chosen, view: View, pattern: str, sparsity: float | GateSparsities) -> WeightBudget:
-    if not isinstance(sparsity, Mapping):
-        check_sparsity(sparsity, f"the sparsity of {pattern!r}")
-        return WeightBudget(chosen, view, (budget([view.units.shape], 1 - float(sparsity)),), False)
-    names = chosen.gates.names
-    if len(names) == 1:
-        raise ValueError(f"{chosen.name} has no gates: give it one sparsity, not one for {', '.join(sparsity)}")
-    differing = [name for name in sparsity if name not in names] or [name for name in names if name not in sparsity]
-    if differing:
-        raise ValueError(
-            f"the sparsities of {pattern!r} must name the gates of {chosen.name}, which are {', '.join(names)}; "
-            f"{differing[0]!r} is {'missing' if differing[0] in names else 'no gate of it'}"
-        )
-    counts = []
-    units = view.units
-    for name, rows in zip(names, units.gates.sizes, strict=True):
-        check_sparsity(sparsity[name], f"the sparsity of {pattern!r}, gate {name!r},")
-        counts.append(budget([(rows, units.size // units.shape[0])], 1 - float(sparsity[name])))
-    return WeightBudget(chosen, view, tuple(counts), True)
-
 
 MIN_SIDE = 16
 """Fewest rows and columns of a matrix that becomes sparse by default."""
@@ -171,8 +48,8 @@ _CONSEQUENCES: dict[type[nn.Module], _Consequences] = {
 
 
 def without_narrow(
-    model: nn.Module, chosen: Sequence[Chosen], min_side: int, existing: bool
-) -> tuple[list[Chosen], list[Chosen]]:
+    model: nn.Module, chosen: Sequence[Candidate], min_side: int, existing: bool
+) -> tuple[list[Candidate], list[Candidate]]:
     """Return the chosen weights, and apart from them those with fewer than ``min_side`` rows or columns.
 
     All weights of a model of narrow matrices are chosen. With ``existing`` topologies a narrow matrix with zeros is.
@@ -182,16 +59,16 @@ def without_narrow(
     joined_rows = {
         identity: sum(gates.rows for gates in parts.values()) for parts in joined_gates(model) for identity in parts
     }
-    wide: list[Chosen] = []
-    narrow: list[Chosen] = []
-    for each in chosen:
-        rows, columns = joined_rows.get(id(each.weight), each.shape[0]), each.size // each.shape[0]
-        is_sparse = (existing or each.stored) and _has_zeros(each)
-        (wide if min(rows, columns) >= min_side or is_sparse else narrow).append(each)
+    wide: list[Candidate] = []
+    narrow: list[Candidate] = []
+    for candidate in chosen:
+        rows, columns = joined_rows.get(id(candidate.weight), candidate.shape[0]), candidate.size // candidate.shape[0]
+        is_sparse = (existing or candidate.stored) and _has_zeros(candidate)
+        (wide if min(rows, columns) >= min_side or is_sparse else narrow).append(candidate)
     return (wide, narrow) if wide else (narrow, [])
 
 
-def _has_zeros(chosen: Chosen) -> bool:
+def _has_zeros(chosen: Candidate) -> bool:
     weights = chosen.parameter
     if chosen.stored:
         return weights.numel() < chosen.size
@@ -200,7 +77,7 @@ def _has_zeros(chosen: Chosen) -> bool:
 
 def warn_of_cut_off(
     model: nn.Module,
-    chosen: Sequence[Chosen],
+    chosen: Sequence[Candidate],
     topologies: Sequence[Topology],
     sparsity: float,
     narrow: Sequence[str],
@@ -217,12 +94,12 @@ def warn_of_cut_off(
         if not (name.startswith("weight_hh") and isinstance(module, (nn.RNNBase, nn.RNNCellBase)))
     }
     sentences = {}
-    for each, topology in zip(chosen, topologies, strict=True):
-        module = modules.get(id(each.weight))
-        if module is not None and topology.count < each.size:
+    for candidate, topology in zip(chosen, topologies, strict=True):
+        module = modules.get(id(candidate.weight))
+        if module is not None and topology.count < candidate.size:
             sentence = " and ".join(_cut_off(module, topology))
             if sentence:
-                sentences[each.name] = f"{each.name}: {sentence}"
+                sentences[candidate.name] = f"{candidate.name}: {sentence}"
     if not sentences:
         return
     names, hidden = [*sentences], len(sentences) - _SHOWN
@@ -289,7 +166,7 @@ def with_allocation(method: Method, allocation: Allocation | str | None) -> Meth
 
 
 def starting_topologies(
-    chosen: Sequence[Chosen],
+    chosen: Sequence[Candidate],
     views: Sequence[View],
     matrices: Matrices,
     method: Method,
@@ -300,7 +177,7 @@ def starting_topologies(
     masks: Mapping[str, Tensor] | None,
     generator: torch.Generator,
 ) -> tuple[list[Topology], bool]:
-    """The topology of every weight, and whether they are given, by masks or by the model, and not drawn.
+    """Return the topology of every weight, and whether masks or the model have it: False if it is drawn.
 
     ``budgets`` take the place of ``sparsity`` where every weight has its own.
     """
@@ -310,87 +187,32 @@ def starting_topologies(
             raise ValueError(
                 f"{argument} divides the weights over matrices without a topology; these have one: leave it out"
             )
-        found = _existing(chosen, masks, sparsity)
-        for each, view, given in zip(chosen, views, found, strict=True):
+        topologies = _existing(chosen, masks, sparsity)
+        for candidate, view, start in zip(chosen, views, topologies, strict=True):
             try:
-                view.unit_topology(given)
+                view.unit_topology(start)
             except ValueError as error:
-                raise ValueError(f"{each.name}: {error}; choose the granularity that it was made with") from None
-        return found, True
+                raise ValueError(f"{candidate.name}: {error}; choose the granularity that it was made with") from None
+        return topologies, True
     if sparsity is None:
         raise ValueError('sparsity= is needed, or topology="nonzero" or masks=, which have one already')
     _warn_of_zeros(chosen)
     if budgets is not None:
         if method.allocation.dense:
-            budgets = [each.full() for each in budgets]
+            budgets = [weight_budget.full() for weight_budget in budgets]
         elif method.prunes:
             raise ValueError(
                 f"method {method.name!r} starts less sparse than it ends, and cannot give every matrix its own "
                 "sparsity: give one number"
             )
-        return [each.random_topology(method.allocation, generator) for each in budgets], False
+        return [weight_budget.random_topology(method.allocation, generator) for weight_budget in budgets], False
     counts = method.counts(matrices.shapes, sparsity, 0, None)
     return matrices.random_topologies(method.allocation, counts, generator), False
 
 
-def prune_counts(
-    method: Method,
-    matrices: Sequence[Matrix],
-    sparsity: float | Sequence[WeightBudget],
-    done: int,
-    planned: int | None,
-) -> list[PruneCount]:
-    """Return the number of units of each matrix after ``done`` rewirings of a method that prunes.
-
-    ``sparsity`` is the final one, or a budget per weight. A matrix whose gates have budgets has a number for each of
-    them. Frozen matrices keep what they have. If the method prunes over the network, only the sum is binding.
-    """
-    counts: list[PruneCount] = []
-    if isinstance(sparsity, float | int):
-        counts += method.counts([matrix.units.shape for matrix in matrices], sparsity, done, planned)
-    else:
-        budgets = {budget.chosen.name: budget for budget in sparsity}
-        counts += [
-            _prune_count(method, matrix.units, [budgets[part.name] for part in matrix.parts], done, planned)
-            for matrix in matrices
-        ]
-    frozen = [matrix.count if matrix.frozen else None for matrix in matrices]
-    assert method.pruning is not None
-    if not method.pruning.network:
-        return [count if own is None else own for own, count in zip(frozen, counts, strict=True)]
-    remaining = sum(map(total, counts)) - sum(own or 0 for own in frozen)
-    shares: list[PruneCount] = []
-    for own in frozen:
-        # One unit for every other matrix, and the rest of the sum for the first one that is not frozen.
-        is_first = own is None and None not in frozen[: len(shares)]
-        shares.append(max(remaining - frozen.count(None) + 1, 1) if is_first else own or 1)
-    return shares
-
-
-def _prune_count(
-    method: Method, units: Topology, final: Sequence[WeightBudget], done: int, planned: int | None
-) -> PruneCount:
-    """Return the number of units of a matrix with a budget of its own, or of each of its gates."""
-    if not any(budget.by_gate for budget in final):
-        sparsity = 1 - sum(budget.count for budget in final) / units.size
-        return method.counts([units.shape], sparsity, done, planned)[0]
-    counts: list[int] = []
-    for weight in final:
-        columns = units.size // units.shape[0]
-        rows = weight.view.units.gates.sizes if weight.by_gate else (weight.view.units.shape[0],)
-        for height, count in zip(rows, weight.counts, strict=True):
-            counts += method.counts([(height, columns)], 1 - count / (height * columns), done, planned)
-    return counts
-
-
-def total(count: PruneCount) -> int:
-    """Return the number of units of a matrix whose gates may have numbers of their own."""
-    return count if isinstance(count, int) else sum(count)
-
-
 @torch.no_grad()
 def rescale_(parameter: Tensor, topology: Topology, density: float, budget: WeightBudget | None) -> None:
-    """Divide weights by the square root of the density of their matrix, or of what their own budget is about."""
+    """Divide weights by the square root of the density of their matrix, or of the gate if gates have budgets."""
     if budget is not None and budget.by_gate:
         densities = topology.gate_densities()
         if topology.gates.axes == (0,):
@@ -404,17 +226,17 @@ def rescale_(parameter: Tensor, topology: Topology, density: float, budget: Weig
         parameter.div_(math.sqrt(density if budget is None else topology.density))
 
 
-def _given(chosen: Sequence[Chosen], topology: str, masks: Mapping[str, Tensor] | None, method: Method) -> bool:
-    stored = [each.name for each in chosen if each.stored]
+def _given(chosen: Sequence[Candidate], topology: str, masks: Mapping[str, Tensor] | None, method: Method) -> bool:
+    stored = [candidate.name for candidate in chosen if candidate.stored]
     obstacle = unpackable(method)
     if stored and obstacle is not None:
         raise ValueError(f"{stored[0]} is packed, but {obstacle}")
     if stored and masks is not None:
         raise ValueError(f"{stored[0]} is packed and has its topology already: leave masks= out")
     if stored and len(stored) < len(chosen) and topology == "random":
-        other = next(each.name for each in chosen if not each.stored)
+        unpacked = next(candidate.name for candidate in chosen if not candidate.stored)
         raise ValueError(
-            f"{stored[0]} is packed and has a topology, {other} has none: exclude one of them, or bind with "
+            f"{stored[0]} is packed and has a topology, {unpacked} has none: exclude one of them, or bind with "
             'topology="nonzero"'
         )
     existing = masks is not None or topology == "nonzero" or bool(stored)
@@ -423,8 +245,10 @@ def _given(chosen: Sequence[Chosen], topology: str, masks: Mapping[str, Tensor] 
     return existing
 
 
-def _existing(chosen: Sequence[Chosen], masks: Mapping[str, Tensor] | None, sparsity: float | None) -> list[Topology]:
-    """The topologies that masks give, or without them the weights that are not zero; of about this sparsity."""
+def _existing(
+    chosen: Sequence[Candidate], masks: Mapping[str, Tensor] | None, sparsity: float | None
+) -> list[Topology]:
+    """Return the topologies of masks or nonzero weights, whose sparsity must be close to this one."""
     topologies = []
     for name, weight, gates in chosen:
         if isinstance(weight, SparseWeight):
@@ -440,11 +264,11 @@ def _existing(chosen: Sequence[Chosen], masks: Mapping[str, Tensor] | None, spar
         topologies.append(Topology.from_mask(mask, gates))
         if topologies[-1].count == 0:
             raise ValueError(f"no weight of {name} exists: all of it is zero; exclude it, or leave one at least")
-    count, size = sum(each.count for each in topologies), sum(each.size for each in topologies)
-    found = 1 - count / size
+    count, size = sum(start.count for start in topologies), sum(start.size for start in topologies)
+    existing_sparsity = 1 - count / size
     if sparsity is None:
         return topologies
-    missing = budget([each.shape for each in topologies], 1 - sparsity) - count
+    missing = budget([start.shape for start in topologies], 1 - sparsity) - count
     lost = ""
     if missing > 0 and masks is None:
         lost = (
@@ -452,68 +276,29 @@ def _existing(chosen: Sequence[Chosen], masks: Mapping[str, Tensor] | None, spar
             "that are exactly zero, such as those that have just grown, are lost. The saved sparsifier has them: load "
             "its state with load_state_dict"
         )
-    if abs(found - sparsity) > 0.01:
-        problem = f"the existing topology has sparsity {found:.4g}, not {sparsity:g}: leave sparsity= out"
+    if abs(existing_sparsity - sparsity) > 0.01:
+        problem = f"the existing topology has sparsity {existing_sparsity:.4g}, not {sparsity:g}: leave sparsity= out"
         raise ValueError(f"{problem}; {lost}" if lost else problem)
     if lost:
         warnings.warn(lost, stacklevel=4)
     return topologies
 
 
-def _warn_of_zeros(chosen: Sequence[Chosen]) -> None:
-    """Warn if a topology is drawn for a model that seems to have one; a matrix of zeros only is a way to begin."""
-    parameters = [each.weight for each in chosen if isinstance(each.weight, nn.Parameter)]
-    begun = [each for each in parameters if not (each.is_meta or is_deferred(each)) and bool(each.any())]
-    existing, size = sum(int(each.count_nonzero()) for each in begun), sum(each.numel() for each in begun)
+def _warn_of_zeros(chosen: Sequence[Candidate]) -> None:
+    """Warn if a topology is drawn for a model that seems to have one; matrices of zeros only do not count."""
+    parameters = [candidate.weight for candidate in chosen if isinstance(candidate.weight, nn.Parameter)]
+    begun = [
+        parameter
+        for parameter in parameters
+        if not (parameter.is_meta or is_deferred(parameter)) and bool(parameter.any())
+    ]
+    existing, size = (
+        sum(int(parameter.count_nonzero()) for parameter in begun),
+        sum(parameter.numel() for parameter in begun),
+    )
     if existing < size / 2:
         warnings.warn(
             f"only {existing:,} of the model's {size:,} weights are not zero: it seems to be sparse already, and a new "
             'topology is drawn, which deletes most of them. To keep them bind it with topology="nonzero"',
             stacklevel=4,
         )
-
-
-def check_saved_pool(state: Mapping[str, Any], method: Method) -> None:
-    """Raise if a saved state is of a method with another pool, unless one of both removes nothing.
-
-    States of earlier versions do not name their pool, and none was the layer.
-    """
-    if method.removal is None:
-        return
-    pool, saved = method.pool.name, state.get("pool")
-    if "pool" not in state and method.pool.layer:
-        raise ValueError(
-            f"the saved state comes from an earlier version, in which {method.name!r} ranked each matrix by itself; "
-            'continue it with method=SELFISH.replace(pool="matrix"), or bind without loading to rank by layer'
-        )
-    if saved not in (None, pool):
-        raise ValueError(
-            f"the saved state ranks weights in pool {saved!r}, this sparsifier's method {method.name!r} in {pool!r}: "
-            f"bind with {saved!r}, as in method.replace(pool={saved!r})"
-        )
-
-
-def saved_topologies(
-    weights: Sequence[SparseWeight], saved: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]
-) -> list[Topology]:
-    """Return the topologies of a saved state, which must be of these weights."""
-    differing = sorted(set(shapes) ^ {weight.name for weight in weights})
-    if differing:
-        raise ValueError(
-            f"the saved topology is of other weights than this model's; they differ in {differing}: bind with the "
-            "include=, exclude= and min_side= of the saved sparsifier"
-        )
-    for weight in weights:
-        if tuple(shapes[weight.name]) != weight.shape:
-            raise ValueError(
-                f"{weight.name}: the saved topology is of shape {tuple(shapes[weight.name])}, "
-                f"the matrix of shape {weight.shape}"
-            )
-    return [_saved_topology(weight, saved) for weight in weights]
-
-
-def _saved_topology(weight: SparseWeight, saved: Mapping[str, Tensor]) -> Topology:
-    """Return the saved topology of a weight; without positions or bits all its weights exist."""
-    if not stored_keys(saved, weight.name):
-        return Topology(weight.shape, weight.gates, torch.arange(weight.size))
-    return read_topology(saved, weight.name, weight.shape, weight.gates)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from selfish_rnn.errors import nearest
-from selfish_rnn.sparsifier.selection import Chosen, matches_name
+from selfish_rnn.sparsifier.selection import Candidate, matches_name
 from selfish_rnn.topology import Method, View, parse_granularity
 from selfish_rnn.topology.views import SINGLE
 
@@ -18,7 +18,7 @@ RECURRENT = ("*weight_hh*", "*recurrent*")
 
 
 def views_of(
-    chosen: Sequence[Chosen],
+    chosen: Sequence[Candidate],
     granularity: Granularity | Mapping[str, Granularity],
     keep_diagonal: bool | str | Sequence[str],
     method: Method,
@@ -30,7 +30,7 @@ def views_of(
     diagonals: Sequence[str] = ()
     if keep_diagonal is True:
         diagonals = RECURRENT
-        if not any(matches_name(pattern, each.name) for pattern in diagonals for each in chosen):
+        if not any(matches_name(pattern, candidate.name) for pattern in diagonals for candidate in chosen):
             raise ValueError(
                 f"keep_diagonal=True keeps those of the matrices named {' or '.join(RECURRENT)}, and there is none; "
                 "give the names of the matrices instead"
@@ -39,14 +39,16 @@ def views_of(
         diagonals = [keep_diagonal] if isinstance(keep_diagonal, str) else keep_diagonal
         _check_patterns("keep_diagonal", diagonals, chosen)
     views = []
-    for each in chosen:
-        matching = [block for pattern, block in blocks.items() if matches_name(pattern, each.name)]
-        kept = any(matches_name(pattern, each.name) for pattern in diagonals)
+    for candidate in chosen:
+        matching = [block for pattern, block in blocks.items() if matches_name(pattern, candidate.name)]
+        included = any(matches_name(pattern, candidate.name) for pattern in diagonals)
         try:
-            views.append(View(each.shape, each.gates, matching[-1] if matching else SINGLE, kept))
+            views.append(View(candidate.shape, candidate.gates, matching[-1] if matching else SINGLE, included))
         except ValueError as error:
-            remedy = f'give it a granularity of its own, as in granularity={{"*": "8x4", "{each.name}": "1x1"}}'
-            raise ValueError(f"{each.name}: {error}" if kept else f"{each.name}: {error}; {remedy}") from None
+            remedy = f'give it a granularity of its own, as in granularity={{"*": "8x4", "{candidate.name}": "1x1"}}'
+            raise ValueError(
+                f"{candidate.name}: {error}" if included else f"{candidate.name}: {error}; {remedy}"
+            ) from None
     if method.moves_between_matrices and len({view.unit_size for view in views}) > 1:
         raise ValueError(
             f"method {method.name!r} moves weights between matrices, so all of them need one granularity, not "
@@ -55,8 +57,8 @@ def views_of(
     return views
 
 
-def _check_patterns(argument: str, patterns: Sequence[str], chosen: Sequence[Chosen]) -> None:
-    names = [each.name for each in chosen]
+def _check_patterns(argument: str, patterns: Sequence[str], chosen: Sequence[Candidate]) -> None:
+    names = [candidate.name for candidate in chosen]
     for pattern in patterns:
         if not any(matches_name(pattern, name) for name in names):
             raise ValueError(

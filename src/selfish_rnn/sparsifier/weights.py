@@ -53,7 +53,7 @@ class SparseWeight(abc.ABC):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether the weight is trained; a frozen one is not rewired."""
+        """Flag that the weight is trained. A frozen weight is not rewired."""
         return self.parameter.requires_grad
 
     def bind(self, name: str, gates: GateLayout) -> Self:
@@ -124,7 +124,7 @@ class SparseWeight(abc.ABC):
 
     @property
     def was_sparse(self) -> bool:
-        """Whether the matrix was mostly zero when it was bound, as in a trained sparse model."""
+        """Flag that the matrix was mostly zero when it was bound, as in a trained sparse model."""
         return False
 
     def drop_backup(self) -> None:  # noqa: B027
@@ -158,7 +158,7 @@ class SparseWeight(abc.ABC):
     @property
     @abc.abstractmethod
     def has_gradient(self) -> bool:
-        """Whether there is a sum."""
+        """Flag that there is a sum."""
 
     @abc.abstractmethod
     def collected_gradient(self) -> Tensor:
@@ -240,7 +240,7 @@ class MaskedWeight(SparseWeight):
     def rewire(self, rewiring: Rewiring, optimizers: Sequence[Optimizer] = ()) -> None:
         self._set_mask(rewiring.topology)
         # Moved to the device once, not for every tensor of optimizer state.
-        removed, grown, kept = (
+        removed, grown, survivors = (
             positions.to(self.parameter.device)
             for positions in (rewiring.removed_positions, rewiring.grown, rewiring.kept_positions)
         )
@@ -248,7 +248,7 @@ class MaskedWeight(SparseWeight):
             fill_(self.parameter, positions, 0.0)
         for optimizer in optimizers:
             reset_state(optimizer, self.parameter, removed)
-            reset_state(optimizer, self.parameter, grown, kept)
+            reset_state(optimizer, self.parameter, grown, survivors)
 
     @torch.no_grad()
     def apply_mask(self) -> None:

@@ -14,7 +14,7 @@ from selfish_rnn.errors import UserError
 from selfish_rnn.experiment.optimizers import OPTIMIZERS
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.sparsifier.selection import unpackable
-from selfish_rnn.system import available_memory, give_back_freed_memory
+from selfish_rnn.system import available_memory, trim_memory
 from selfish_rnn.training.build import build_network
 
 ROUNDS = 3
@@ -159,7 +159,7 @@ def _measure(experiment: Experiment, vocabulary: int) -> float:
         for engine, shortest in seconds.items():  # one after the other, so that memory never holds both networks
             seconds[engine] = min(shortest, _seconds(experiment, vocabulary, engine))
             gc.collect()
-            give_back_freed_memory()
+            trim_memory()
         if seconds["masked"] >= CLEAR_RATIO * seconds["packed"]:
             break
     return seconds["masked"] / seconds["packed"]

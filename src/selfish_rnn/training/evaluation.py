@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from selfish_rnn.corpora import Corpus, Vocabulary
-from selfish_rnn.errors import UserError, shown
+from selfish_rnn.errors import UserError, short_repr
 from selfish_rnn.experiment.sections import LARGEST_SEED, Count, Section
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import LanguageModel, detach
@@ -109,7 +109,7 @@ def stream(
     if not 0 <= temperature < math.inf:
         raise UserError(f"temperature must be a number from 0 (the likeliest word) on, such as 0.8, got {temperature}")
     if seed is not None and not 0 <= seed <= LARGEST_SEED:
-        raise UserError(f"seed must be a number from 0 to {LARGEST_SEED}, got {shown(seed)}")
+        raise UserError(f"seed must be a number from 0 to {LARGEST_SEED}, got {short_repr(seed)}")
     generator = torch.Generator()
     if seed is None:
         generator.seed()

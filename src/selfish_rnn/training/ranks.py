@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
 
-from selfish_rnn.errors import SaidByFirst, UserError
+from selfish_rnn.errors import ReportedByRankZero, UserError
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import State
 from selfish_rnn.sparsifier.distributed import collective, ranks
@@ -76,7 +76,7 @@ class Ranks:
         if raised is not None:
             raise raised
         if sent[1] is not None:
-            raise SaidByFirst(sent[1])
+            raise ReportedByRankZero(sent[1])
         return cast(Value, sent[0])
 
     def gather(self, values: Sequence[Value]) -> list[Value]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
-from selfish_rnn.errors import UserError, plain_reason, shown
+from selfish_rnn.errors import UserError, plain_reason, short_repr
 from selfish_rnn.topology.gates import WHOLE
 
 LARGE = 0.1
@@ -148,6 +148,6 @@ def validated(kind: TypeAdapter[Kind], content: Mapping[str, Any], source: str, 
         return kind.validate_python(content)
     except ValidationError as error:
         detail = error.errors(include_url=False, include_input=False)[0]
-        key = shown(".".join(map(str, detail["loc"])))[1:-1]
+        key = short_repr(".".join(map(str, detail["loc"])))[1:-1]
         reason = plain_reason(detail["msg"])
         raise UserError(f"{source} has no valid {key} ({reason}): {remedy}") from None

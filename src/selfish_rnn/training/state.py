@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from selfish_rnn.errors import shown
+from selfish_rnn.errors import short_repr
 
 
 @dataclass
@@ -47,7 +47,7 @@ class TrainState:
         for key, value in saved.items():
             kind = type(getattr(fresh, key))
             if not isinstance(value, (float, int) if kind is float else kind) or (kind is int and value < 0):
-                raise TypeError(f"{key} is {shown(value)}")
+                raise TypeError(f"{key} is {short_repr(value)}")
         return cls(**saved)
 
 

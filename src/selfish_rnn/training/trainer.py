@@ -18,9 +18,9 @@ from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.models import detach
 from selfish_rnn.models.regularisers import activation_penalty, temporal_activation_penalty
 from selfish_rnn.optim import AveragedSGD
-from selfish_rnn.sparsifier.distributed import refuse_parted_ranks
+from selfish_rnn.sparsifier.distributed import check_same_topologies
 from selfish_rnn.sparsifier.weights import SparseWeight
-from selfish_rnn.system import give_back_freed_memory, giving_back_freed_memory
+from selfish_rnn.system import releasing_memory, trim_memory
 from selfish_rnn.training.build import (
     AdditionalAverages,
     LearningRate,
@@ -54,7 +54,7 @@ class Trainer:
     :meth:`state_dict` together, and have equal weights after every update.
     """
 
-    @giving_back_freed_memory()
+    @releasing_memory()
     def __init__(self, experiment: Experiment, corpus: Corpus, *listeners: Listener) -> None:
         if experiment.threads is not None:
             torch.set_num_threads(experiment.threads)
@@ -85,8 +85,8 @@ class Trainer:
         """Train to the end from the current state."""
         self._clock = Clock(self.state.seconds)
         self._parts.check_even()
-        refuse_parted_ranks(self.sparsifier.sparse_weights)
-        with giving_back_freed_memory():
+        check_same_topologies(self.sparsifier.sparse_weights)
+        with releasing_memory():
             self._notify(lambda listener: listener.on_start(self))
         while not self.state.finished:
             try:
@@ -171,7 +171,7 @@ class Trainer:
         # Validate first: the best model is the network before its rewiring.
         if not self.sparsifier.method.uses_gradients:  # gradients would only take memory until the rewiring
             self.optimizer.zero_grad(set_to_none=True)
-        give_back_freed_memory()  # evaluation allocates other sizes than updates
+        trim_memory()  # evaluation allocates other sizes than updates
         valid_loss, network, large = self._validate(epoch)
         averages = self._validate_averages(epoch, None if averaging else valid_loss)
         if self._averaged is not None and self._averaged.observe(valid_loss):
@@ -215,7 +215,7 @@ class Trainer:
             averages=averages,
             measures={key: value for key, value in network.items() if key not in NETWORK_KEYS},
         )
-        with giving_back_freed_memory():
+        with releasing_memory():
             self._notify(lambda listener: listener.on_epoch(record))
             self._notify(lambda listener: listener.on_pause(self))
 
@@ -240,7 +240,7 @@ class Trainer:
             ranks=self.ranks,
         )
 
-    @giving_back_freed_memory()
+    @releasing_memory()
     def _validate_averages(self, epoch: int, raw_loss: float | None) -> dict[str, AverageRecord]:
         """Validate the additional averages.
 
@@ -266,7 +266,7 @@ class Trainer:
             self._note(f"averages with from: trigger start after epoch {epoch}")
         return records
 
-    @giving_back_freed_memory()
+    @releasing_memory()
     def _validated(self, epoch: int, loss: float) -> tuple[dict[str, Any], dict[str, int]]:
         """Notify listeners of a new best model; return the description of the network and its large weights."""
         state, network = self.state, describe(self.sparsifier)
@@ -279,7 +279,7 @@ class Trainer:
             self._notify(lambda listener: listener.on_best(self))
         return network, large_weights(self.sparsifier)
 
-    @giving_back_freed_memory()
+    @releasing_memory()
     def _rewire(self) -> None:
         """Rewire at the end of an epoch if the experiment does, and check the number of weights."""
         if self.experiment.rewire_every is None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @styled
 def learning_curves(records: Sequence[RunRecord], *, labels: Sequence[str] | None = None) -> Figure:
-    """Validation perplexity at the end of each epoch; a circle where averaging starts, a dotted line at a restart.
+    """Draw validation perplexity by epoch. A circle marks the start of averaging, a dotted line a restart.
 
     Example::
 
@@ -44,21 +44,21 @@ def learning_curves(records: Sequence[RunRecord], *, labels: Sequence[str] | Non
 
 @styled
 def weights_above_threshold(records: Sequence[RunRecord], *, matrices: Sequence[str] | None = None) -> Figure:
-    """How many weights are larger than 0.1, one colour for each matrix, one kind of line for each record.
+    """Draw the number of weights above 0.1, with a colour for each matrix and a line style for each record.
 
-    Drawn for a run with SNT-ASGD and one with NT-ASGD it shows what averaging does to young weights.
+    For a run with SNT-ASGD and one with NT-ASGD it shows the effect of averaging on young weights.
 
     Args:
-        records: at most four; the kinds of line are named after their optimizers, or after the runs if these are equal.
-        matrices: their names in the model (default: those of recurrent layers, or all).
+        records: At most four. Line styles are named after the optimizers, or after the runs if these are equal.
+        matrices: Names of matrices in the model (default: those of recurrent layers, or all).
     """
     if not 1 <= len(records) <= len(DASHES):
-        raise ValueError(f"one to {len(DASHES)} records can be told apart by their lines, got {len(records)}")
-    own = list(records[0].epochs[-1].weights_above)
-    chosen = list(matrices or [name for name in own if "weight_" in name] or own)
+        raise ValueError(f"one to {len(DASHES)} records have different line styles, got {len(records)}")
+    recorded = list(records[0].epochs[-1].weights_above)
+    chosen = list(matrices or [name for name in recorded if "weight_" in name] or recorded)
     missing = [name for name in chosen if any(name not in record.epochs[0].weights_above for record in records)]
     if missing:
-        raise ValueError(f"not every record tells of a matrix {missing[0]}; the first tells of {', '.join(own)}")
+        raise ValueError(f"not every record has the matrix {missing[0]}; the first one has {', '.join(recorded)}")
     optimizers = [record.optimizer.upper() for record in records]
     kinds = optimizers if len(set(optimizers)) == len(records) else [record.name for record in records]
     figure, axes = one_panel()
@@ -82,7 +82,7 @@ def weights_above_threshold(records: Sequence[RunRecord], *, matrices: Sequence[
 
 @styled
 def time_against_perplexity(records: Sequence[RunRecord], *, labels: Sequence[str] | None = None) -> Figure:
-    """The lowest validation perplexity so far after each minute of training; the mark is the end of the run."""
+    """Draw the lowest validation perplexity so far against training time. A marker ends each run."""
     figure, axes = one_panel()
     for index, (record, label) in enumerate(zip(records, _labels(records, labels), strict=True)):
         lowest = float("inf")
@@ -109,12 +109,12 @@ def _labels(records: Sequence[RunRecord], labels: Sequence[str] | None) -> Seque
     if not records:
         raise ValueError("there is no record to draw")
     if labels is not None and len(labels) != len(records):
-        raise ValueError(f"{len(records)} records need as many labels, got {len(labels)}")
+        raise ValueError(f"{len(records)} records need the same number of labels, got {len(labels)}")
     return labels or [record.name for record in records]
 
 
 def _plain_numbers(axis: object) -> None:
-    """50, 100, 200 and not powers of ten."""
+    """Format ticks as 50, 100, 200 instead of powers of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))  # type: ignore[attr-defined]
@@ -130,7 +130,7 @@ def _whole_numbers(axis: object) -> None:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Perplexities of one model or method at several values of a setting; ``dense`` is that of its dense baseline."""
+    """Perplexities of a model or method at several values of a setting; ``dense`` is the dense baseline."""
 
     label: str
     values: Sequence[float]
@@ -141,57 +141,57 @@ class Outcomes:
     def __post_init__(self) -> None:
         lengths = {len(self.values), len(self.perplexities), len(self.spreads or self.values)}
         if len(lengths) != 1:
-            raise ValueError(f"{self.label}: there must be as many perplexities (and spreads) as values")
+            raise ValueError(f"{self.label}: values, perplexities and spreads must have the same length")
 
 
 def outcomes_by_setting(
     label: str, records: Iterable[RunRecord], setting: str, *, dense: float | None = None
 ) -> Outcomes:
-    """Test perplexities of finished runs by a setting, averaged over runs that share its value; spread: one deviation.
+    """Return test perplexities of finished runs by a setting, with means and standard deviations over equal values.
 
     Example::
 
         outcomes_by_setting("stacked LSTM", map(read_run, folders), "sparsity")
     """
-    found: dict[float, list[float]] = {}
+    tests: dict[float, list[float]] = {}
     for record in records:
         if record.test_perplexity is None:
             raise ValueError(f"run {record.name} is not finished")
         value = record.settings.get(setting)
         if not isinstance(value, (int, float)):
             raise ValueError(f"run {record.name} has no number for the setting {setting!r}")
-        found.setdefault(float(value), []).append(record.test_perplexity)
-    values = sorted(found)
+        tests.setdefault(float(value), []).append(record.test_perplexity)
+    values = sorted(tests)
     return Outcomes(
         label,
         values,
-        [statistics.fmean(found[value]) for value in values],
-        [statistics.stdev(found[value]) if len(found[value]) > 1 else 0.0 for value in values],
+        [statistics.fmean(tests[value]) for value in values],
+        [statistics.stdev(tests[value]) if len(tests[value]) > 1 else 0.0 for value in values],
         dense,
     )
 
 
 @styled
 def sparsity_sensitivity(outcomes: Sequence[Outcomes]) -> Figure:
-    """Test perplexity against sparsity, the dense baseline of each model dashed in its colour."""
+    """Draw test perplexity against sparsity, with dense baselines as dashed lines."""
     return _drawn(outcomes, "sparsity")
 
 
 @styled
 def prune_rate_sensitivity(outcomes: Sequence[Outcomes]) -> Figure:
-    """Test perplexity against the fraction of weights rewired at first."""
+    """Draw test perplexity against the fraction of weights rewired at first."""
     return _drawn(outcomes, "initial prune rate")
 
 
 @styled
 def growth_interval(outcomes: Sequence[Outcomes]) -> Figure:
-    """Test perplexity against the number of updates between two rewirings, on a logarithmic axis."""
+    """Draw test perplexity against the number of updates between two rewirings, on a logarithmic axis."""
     return _drawn(outcomes, "updates between rewirings", scale="log")
 
 
 @styled
 def pruning_comparison(outcomes: Sequence[Outcomes]) -> Figure:
-    """Test perplexity of sparse training and of pruning against sparsity, spaced by how many weights are left.
+    """Draw test perplexity of sparse training and pruning against sparsity, spaced by the number of weights.
 
     Sparsities 0.8, 0.9 and 0.95 halve what is left each time, so they are drawn equally far apart.
     """
@@ -205,29 +205,29 @@ def _drawn(
     scale: str = "linear",
     place: Callable[[float], float] = lambda value: value,
 ) -> Figure:
-    """Lines over the values, each drawn at its ``place`` and labelled with itself."""
+    """Draw lines over the values, at the positions that ``place`` returns."""
     from matplotlib.ticker import NullLocator
 
     if not outcomes:
         raise ValueError("there are no outcomes to draw")
     figure, axes = one_panel()
     axes.set_xscale(scale)
-    for index, one in enumerate(outcomes):
+    for index, outcome in enumerate(outcomes):
         axes.errorbar(
-            [place(value) for value in one.values],
-            one.perplexities,
-            yerr=one.spreads if one.spreads and any(one.spreads) else None,
+            [place(value) for value in outcome.values],
+            outcome.perplexities,
+            yerr=outcome.spreads if outcome.spreads and any(outcome.spreads) else None,
             color=colour(index),
             marker=MARKERS[index % len(MARKERS)],
             capsize=2,
             elinewidth=0.8,
-            label=one.label,
+            label=outcome.label,
         )
-        if one.dense is not None:
-            axes.axhline(one.dense, color=colour(index), linestyle="--", linewidth=0.9, zorder=1)
-    if any(one.dense is not None for one in outcomes):
+        if outcome.dense is not None:
+            axes.axhline(outcome.dense, color=colour(index), linestyle="--", linewidth=0.9, zorder=1)
+    if any(outcome.dense is not None for outcome in outcomes):
         axes.plot([], [], color="black", linestyle="--", linewidth=0.9, label="dense")
-    ticks = sorted({value for one in outcomes for value in one.values})
+    ticks = sorted({value for outcome in outcomes for value in outcome.values})
     axes.set_xticks([place(tick) for tick in ticks], [f"{tick:g}" for tick in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set(xlabel=setting, ylabel="test perplexity")

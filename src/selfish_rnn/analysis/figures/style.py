@@ -1,4 +1,4 @@
-"""One look for every figure: colours that colour-blind readers can tell apart, text that is legible in a column."""
+"""Common style of all figures: colours for colour-blind readers, and text that is legible in a column."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE = 6.9
 """Inches: the width of both columns."""
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6B5B95", "#000000")
-"""Okabe and Ito's, with a violet in the place of their yellow, which is too pale for a line on white."""
+"""Colours of Okabe and Ito, with a violet instead of their yellow, which is too pale for lines on white."""
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES: tuple[Any, ...] = ("solid", (0, (4, 1.5)), (0, (1, 1.2)), (0, (5, 1.2, 1, 1.2)))
@@ -67,13 +67,13 @@ _DARK: Any = {
     "xtick.color": _INK,
     "ytick.color": _INK,
 }
-"""Changes for a reader whose screen is dark; the background is opaque, so the figure is legible on any page."""
+"""Changes for dark screens. The background is opaque, so that figures are legible on any page."""
 
 Arguments = ParamSpec("Arguments")
 
 
 def styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
-    """Draw a figure in the style of the package, whatever the user's own settings of matplotlib are.
+    """Draw a figure in the style of the package, independent of the user's matplotlib settings.
 
     A function with a keyword argument ``dark`` gets light lines on a dark background where that is true.
     """
@@ -87,17 +87,17 @@ def styled(draw: Callable[Arguments, Figure]) -> Callable[Arguments, Figure]:
 
 
 def colour(index: int) -> str:
-    """The colour of one thing among many."""
+    """Return the colour with an index."""
     return COLOURS[index % len(COLOURS)]
 
 
 def line_look(index: int) -> dict[str, Any]:
-    """The colour of one line among many, and dashes that tell it from an earlier one of that colour."""
+    """Return colour and dashes of the line with an index. Lines of the same colour have different dashes."""
     return {"color": colour(index), "linestyle": DASHES[index // len(COLOURS) % len(DASHES)]}
 
 
 def new_figure(width: float = COLUMN, height: float = 2.1) -> Figure:
-    """An empty figure of a size in inches, made without touching the windows of a session."""
+    """Return an empty figure with a size in inches, without opening a window."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -107,26 +107,26 @@ def new_figure(width: float = COLUMN, height: float = 2.1) -> Figure:
 
 
 def one_panel(width: float = COLUMN, height: float = 2.1) -> tuple[Figure, Axes]:
-    """A figure of one panel."""
+    """Return a figure with one panel."""
     figure = new_figure(width, height)
     return figure, figure.subplots()
 
 
 def _legend_width(labels: Sequence[str], columns: int) -> float:
-    """In points; names fill one column after the other."""
+    """Return the width of a legend in points. Labels fill one column after the other."""
     from matplotlib.textpath import TextPath
 
     size = float(_PARAMETERS["legend.fontsize"])
-    beside = size * (float(_PARAMETERS["legend.handlelength"]) + 2)  # the line, and what is free around a name
+    beside = size * (float(_PARAMETERS["legend.handlelength"]) + 2)  # the line and the space around a label
     lines = -(-len(labels) // columns)
     widths = [float(TextPath((0, 0), label, size=size).get_extents().width) + beside for label in labels]
     return sum(max(widths[first : first + lines]) for first in range(0, len(labels), lines))
 
 
 def legend_below(figure: Figure, axes: Axes, columns: int, last: str = "") -> None:
-    """What the lines mean, in a strip under all panels that makes the figure so much higher; ``last`` is named last.
+    """Add a legend below all panels and enlarge the figure by its height. ``last`` is the last label.
 
-    There are fewer ``columns`` where long names would not fit the figure.
+    There are fewer ``columns`` if long labels would not fit the figure.
     """
     handles, labels = axes.get_legend_handles_labels()
     order = sorted(range(len(labels)), key=lambda index: labels[index] == last)
@@ -172,7 +172,7 @@ def save_svg(figure: Figure, path: Path, description: str | None = None) -> Path
 
 
 def _stem(path: Path) -> str:
-    """The name without its suffix; a dot inside, as in sparsity-0.5, stays."""
+    """Return the name without its suffix; a dot inside, as in sparsity-0.5, stays."""
     return path.stem if path.suffix in (".svg", ".png") else path.name
 
 

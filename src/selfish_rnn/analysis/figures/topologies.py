@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 
 Topologies = Mapping[str, Topology]
-"""By the names of the matrices, as :meth:`RunRecord.topologies` and :attr:`Sparsifier.topologies` give them."""
+"""Topologies by the names of their matrices, such as :meth:`RunRecord.topologies`."""
 
 
 @styled
 def density_maps(topologies: Topologies, *, bins: int = 24) -> Figure:
-    """A map of every gate, a line for each matrix: the darker a place, the more of its positions exist.
+    """Draw a density map of every gate, with a row of panels for each matrix. Darker is denser.
 
-    Rows are receiving units and columns sending ones. All maps share one scale, and a gate is divided into at most
-    ``bins`` x ``bins`` places, so the figure stays small whatever the size of the matrix.
+    Rows are receiving units and columns sending ones. All maps share one scale, and have at most ``bins`` x ``bins``
+    cells.
     """
-    _refuse_none(topologies)
+    _check_topologies(topologies)
     maps = {
         (name, gate): density_map(topology, gate, bins)
         for name, topology in topologies.items()
@@ -48,7 +48,7 @@ def density_maps(topologies: Topologies, *, bins: int = 24) -> Figure:
     across = max(len(topology.gates) for topology in topologies.values())
     figure = new_figure(COLUMN if across <= 4 else PAGE, 0.82 * len(topologies) + 0.55)
     panels = figure.subplots(len(topologies), across, squeeze=False)
-    highest = max(float(found.max()) for found in maps.values())
+    highest = max(float(density.max()) for density in maps.values())
     image = None
     for line, (name, topology), short in zip(panels, topologies.items(), short_names(list(topologies)), strict=True):
         for axes in line:
@@ -69,12 +69,12 @@ def density_maps(topologies: Topologies, *, bins: int = 24) -> Figure:
 
 @styled
 def degree_distributions(topologies: Topologies, *, start: Topologies | None = None) -> Figure:
-    """How many units of each gate have how many weights, against the random start, a line of panels for each matrix.
+    """Draw the distribution of weights per unit for every gate, with a row of panels for each matrix.
 
     Left: weights a unit receives (in-degree); right: weights a unit sends (out-degree). The grey area is ``start`` or,
-    without it, what a uniformly random topology of the same density has on average.
+    without it, the average of uniformly random topologies with the same density.
     """
-    _refuse_none(topologies)
+    _check_topologies(topologies)
     gates = list(dict.fromkeys(gate for topology in topologies.values() for gate in topology.gates.names))
     figure = new_figure(COLUMN, 1.05 * len(topologies) + 0.4)
     panels = figure.subplots(len(topologies), 2, squeeze=False)
@@ -82,8 +82,8 @@ def degree_distributions(topologies: Topologies, *, start: Topologies | None = N
         for axes, sent in zip(line, (False, True), strict=True):
             shares = degree_shares(topology, sent=sent, start=None if start is None else start[name])
             axes.stairs(shares.random, shares.edges, fill=True, color=GREY, alpha=0.3, linewidth=0)
-            for gate, found in shares.gates.items():
-                axes.stairs(found, shares.edges, color=colour(gates.index(gate)), linewidth=1.1, baseline=None)
+            for gate, values in shares.gates.items():
+                axes.stairs(values, shares.edges, color=colour(gates.index(gate)), linewidth=1.1, baseline=None)
             axes.set(yticks=[], ylim=(0, None))
         line[0].set_ylabel(short)
     panels[0][0].set_title("weights received", pad=3)
@@ -97,25 +97,25 @@ def degree_distributions(topologies: Topologies, *, start: Topologies | None = N
     return figure
 
 
-def _refuse_none(topologies: Topologies) -> None:
+def _check_topologies(topologies: Topologies) -> None:
     if not topologies:
-        raise ValueError("there is no topology to draw; a folder without model.safetensors has none")
+        raise ValueError("there is no topology to draw: the folder needs model.safetensors")
 
 
 @styled
 def gate_breakdown(record: RunRecord) -> Figure:
-    """The sparsity of every gate at the end of a run, as bars; a black line across them is that of the whole matrix."""
+    """Draw the final sparsity of every gate as bars, with a black line for the whole matrix."""
     density = _gated(record.epochs[-1].density, record.name)
     gates = list(dict.fromkeys(gate for gates in density.values() for gate in gates if gate != WHOLE))
     figure = new_figure(COLUMN if len(density) <= 6 else PAGE, 1.8)
     axes = figure.subplots()
     width = 0.8 / len(gates)
     for index, gate in enumerate(gates):
-        places = [place for place, found in enumerate(density.values()) if gate in found]
-        heights = [1 - found[gate] for found in density.values() if gate in found]
+        places = [place for place, by_gate in enumerate(density.values()) if gate in by_gate]
+        heights = [1 - by_gate[gate] for by_gate in density.values() if gate in by_gate]
         left = (index - (len(gates) - 1) / 2) * width
         axes.bar([place + left for place in places], heights, width * 0.9, color=COLOURS[index], label=gate_name(gate))
-    whole = [1 - found[WHOLE] for found in density.values()]
+    whole = [1 - by_gate[WHOLE] for by_gate in density.values()]
     axes.hlines(whole, [place - 0.45 for place in range(len(whole))], [place + 0.45 for place in range(len(whole))],
                 color="black", linewidth=1, label="whole matrix")  # fmt: skip
     axes.set_xticks(range(len(density)), short_names(list(density)))
@@ -127,7 +127,7 @@ def gate_breakdown(record: RunRecord) -> Figure:
 
 @styled
 def gate_history(record: RunRecord) -> Figure:
-    """The density of every gate over the epochs, a panel for each matrix; the whole matrix is dotted."""
+    """Draw the density of every gate over the epochs, with a panel for each matrix. The whole matrix is dotted."""
     from matplotlib.ticker import MaxNLocator
 
     density = _gated(record.epochs[-1].density, record.name)
@@ -137,8 +137,8 @@ def gate_history(record: RunRecord) -> Figure:
     figure = new_figure(COLUMN if across == 2 else PAGE, 1.25 * down + 0.25)
     panels = list(figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat)
     gates = list(dict.fromkeys(gate for gates in density.values() for gate in gates if gate != WHOLE))
-    for axes, (name, found), title in zip(panels, density.items(), short_names(list(density)), strict=False):
-        for gate in found:
+    for axes, (name, by_gate), title in zip(panels, density.items(), short_names(list(density)), strict=False):
+        for gate in by_gate:
             axes.plot(
                 epochs,
                 [epoch.density[name][gate] for epoch in record.epochs],
@@ -160,16 +160,16 @@ def gate_history(record: RunRecord) -> Figure:
 
 
 def _gated(density: Densities, run: str) -> Densities:
-    """The matrices that have gates."""
-    found = with_gates(density)
-    if not found:
-        raise ValueError(f"run {run} tells of no matrix with gates")
-    return found
+    """Return the matrices with gates."""
+    gated = with_gates(density)
+    if not gated:
+        raise ValueError(f"run {run} has no matrix with gates")
+    return gated
 
 
 @dataclass(frozen=True)
 class DistanceSeries:
-    """The distance of the topology of one matrix from another, at the end of several epochs."""
+    """Distance of the topology of a matrix from another one, at the end of several epochs."""
 
     matrix: str
     epochs: Sequence[int]
@@ -183,28 +183,28 @@ class DistanceSeries:
 
 @styled
 def distances(panels: Mapping[str, Sequence[DistanceSeries]], *, density: float | None = None) -> Figure:
-    """A panel for each title, a colour for each matrix, a kind of line for each way to grow.
+    """Draw distances with a panel for each title, a colour for each matrix, and a line style for each growth rule.
 
     Args:
-        panels: for example ``{"within a run": [...], "between two runs": [...]}``.
-        density: draws the distance of two independent random topologies of that density, ``1 - d / (2 - d)``.
+        panels: Series by title, for example ``{"within a run": [...], "between two runs": [...]}``.
+        density: Density of two independent random topologies, whose distance ``1 - d / (2 - d)`` is drawn.
     """
     if not panels:
         raise ValueError("there is no panel to draw")
-    series = [one for several in panels.values() for one in several]
-    matrices = list(dict.fromkeys(one.matrix for one in series))
-    growths = list(dict.fromkeys(one.growth for one in series))
+    series = [entry for several in panels.values() for entry in several]
+    matrices = list(dict.fromkeys(entry.matrix for entry in series))
+    growths = list(dict.fromkeys(entry.growth for entry in series))
     if len(growths) > len(DASHES):
-        raise ValueError(f"at most {len(DASHES)} ways to grow can be told apart by their lines, got {len(growths)}")
+        raise ValueError(f"at most {len(DASHES)} growth rules have different line styles, got {len(growths)}")
     figure = new_figure(COLUMN if len(panels) == 1 else PAGE, 2.0)
     line = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (title, several) in zip(line, panels.items(), strict=True):
-        for one in several:
+        for entry in several:
             axes.plot(
-                one.epochs,
-                one.distances,
-                color=colour(matrices.index(one.matrix)),
-                linestyle=DASHES[growths.index(one.growth)],
+                entry.epochs,
+                entry.distances,
+                color=colour(matrices.index(entry.matrix)),
+                linestyle=DASHES[growths.index(entry.growth)],
             )
         if density is not None:
             axes.axhline(1 - density / (2 - density), color=GREY, linestyle=":", linewidth=0.8)

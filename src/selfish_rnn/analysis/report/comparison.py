@@ -1,4 +1,4 @@
-"""Comparison of runs in a report, and the commands that make them again."""
+"""Comparison of runs in a report, and the commands that train them."""
 
 from __future__ import annotations
 
@@ -25,60 +25,59 @@ from selfish_rnn.text import counted, printable, spread
 
 
 def command_of(record: RunRecord) -> str:
-    """A command that trains with exactly the settings of a run.
+    """Return a command that trains with exactly the settings of a run.
 
-    The nearest preset with the settings that differ from it; a configuration that this version does not know as it
-    is, or only with more words than anyone reads, is named by its file.
+    It has the nearest preset with overrides. A configuration that this version does not accept is named by its file.
     """
     name = shlex.quote(record.name)
-    tried: list[list[str] | None] = []
+    attempts: list[list[str] | None] = []
     with contextlib.suppress(UserError):  # settings of another version
-        wanted = build_experiment(dict(record.settings), record.name).model_dump(mode="json")
-        tried = [_words(preset, wanted) for preset in preset_names()]
-    found = [words for words in tried if words is not None]
-    if not found:
+        settings = build_experiment(dict(record.settings), record.name).model_dump(mode="json")
+        attempts = [_words(preset, settings) for preset in preset_names()]
+    candidates = [words for words in attempts if words is not None]
+    if not candidates:
         return f"selfish-rnn train --config {name}/config.yaml --run {name}-again"
-    shortest = min(found, key=len)
+    shortest = min(candidates, key=len)
     return f"selfish-rnn train {shlex.join(shortest)} --run {name}"
 
 
-def _words(preset: str, wanted: Mapping[str, Any]) -> list[str] | None:
-    """The preset and what must be said besides, if that gives the wanted settings."""
-    sections = {key: section_name(wanted.get(key)) for key in NAMED_SECTIONS}
+def _words(preset: str, settings: Mapping[str, Any]) -> list[str] | None:
+    """Return a preset with the overrides that result in given settings, or None."""
+    sections = {key: section_name(settings.get(key)) for key in NAMED_SECTIONS}
     names = [f"{key}={name}" for key, name in sections.items() if name != _complete(preset)[f"{key}.name"]]
     try:
-        own = _complete(preset, *names)
-        given = flat(wanted)
-        words = names + [assignment(key, value) for key, value in given.items() if own.get(key) != value]
-        return [preset, *words] if _complete(preset, *words) == given else None
+        defaults = _complete(preset, *names)
+        values = flat(settings)
+        words = names + [assignment(key, value) for key, value in values.items() if defaults.get(key) != value]
+        return [preset, *words] if _complete(preset, *words) == values else None
     except UserError:
         return None
 
 
 @functools.lru_cache(maxsize=256)
 def _complete(preset: str, *assignments: str) -> dict[str, Any]:
-    """Every setting of a preset with changes."""
+    """Return every setting of a preset with overrides."""
     settings = with_assignments(read_preset(preset)[0], assignments)
     return flat(build_experiment(settings, preset).model_dump(mode="json"))
 
 
 ASIDE = ("seed", "checkpoint_every")
-"""Settings in which runs of one group may differ."""
+"""Settings that may differ within a group."""
 
 _NAMING = ("method.name", "optimizer.name", "model.name", "corpus", "sparsity", "prune_rate", "engine")
-"""Settings that name a group, the most telling first; others follow in the order of the configuration."""
+"""Settings that name a group, the most important first; others follow in the order of the configuration."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but their seeds."""
+    """Runs that differ only in their seeds."""
 
     label: str
     runs: tuple[RunRecord, ...]
 
     @property
     def perplexities(self) -> list[float]:
-        """On the test text, of the finished runs."""
+        """Test perplexities of the finished runs."""
         return [run.test_perplexity for run in self.runs if run.test_perplexity is not None]
 
     @property
@@ -87,22 +86,22 @@ class Group:
 
     @property
     def spread(self) -> float | None:
-        """The standard deviation between seeds; none of a single one."""
+        """Standard deviation over seeds; None for a single seed."""
         return statistics.stdev(self.perplexities) if len(self.perplexities) > 1 else None
 
     def by_seed(self) -> dict[int | None, float]:
-        """The test perplexity of each seed; of a seed that ran twice, the last."""
+        """Return the test perplexity of each seed; the last one of a repeated seed."""
         return {run.seed: run.test_perplexity for run in self.runs if run.test_perplexity is not None}
 
-    def differences(self, other: Group) -> list[float]:
-        """How much higher the perplexity of this group is, on each seed that both share."""
-        mine, theirs = self.by_seed(), other.by_seed()
-        return [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
+    def differences(self, reference: Group) -> list[float]:
+        """Return the perplexity of this group less that of another, for each common seed."""
+        ours, theirs = self.by_seed(), reference.by_seed()
+        return [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Groups trained on the same texts, the lowest mean test perplexity first; unfinished ones last."""
+    """Groups with the same texts, by mean test perplexity; unfinished ones last."""
 
     corpus: str
     groups: tuple[Group, ...]
@@ -112,7 +111,7 @@ class Comparison:
         return [group for group in self.groups if group.mean is not None]
 
     def verdict(self) -> str:
-        """Who won and by how much, in a sentence or two, with what the seeds say about it."""
+        """Return the best group and its advantage in one or two sentences, with the evidence of the seeds."""
         ranked = self.ranked
         if not ranked:
             return "No run is finished yet."
@@ -129,7 +128,7 @@ class Comparison:
 
 
 def outcome(group: Group) -> str:
-    """``46.9 ± 0.3 (3 seeds)``."""
+    """Return mean, deviation and number of seeds: ``46.9 ± 0.3 (3 seeds)``."""
     return f"{spread(group.perplexities)} ({counted(len(group.perplexities), 'seed')})"
 
 
@@ -138,18 +137,18 @@ def _certainty(best: Group, second: Group, gap: float) -> str:
     if len(shared) > 1:
         lower = sum(difference > 0 for difference in shared)
         if lower == len(shared):
-            return f"It is lower on each of the {lower} seeds both have, by {min(shared):.2f} to {max(shared):.2f}."
-        return f"It is lower on {lower} of the {len(shared)} seeds both have, so another seed may turn this around."
+            return f"It is lower on each of the {lower} common seeds, by {min(shared):.2f} to {max(shared):.2f}."
+        return f"It is lower on {lower} of the {len(shared)} common seeds, so more seeds may reverse the order."
     spreads = [group.spread for group in (best, second) if group.spread is not None]
     if len(spreads) < 2:
-        return "With one seed, nothing says how much of this is chance."
+        return "With one seed, the share of chance is unknown."
     if gap < max(spreads):
-        return "That is less than the spread between seeds, so other seeds may turn this around."
+        return "That is less than the spread between seeds, so more seeds may reverse the order."
     return "That is more than the spread between seeds."
 
 
 def compare(records: Sequence[RunRecord]) -> list[Comparison]:
-    """Put runs into groups, and groups of the same texts side by side, in the order in which these first occur."""
+    """Return comparisons of groups of runs with the same texts, in the order of their first runs."""
     settings = {id(record): flat(record.settings) for record in records}
     keys = [key for key in differing(list(settings.values())) if key not in ASIDE]
     members: dict[str, dict[tuple[str, ...], list[RunRecord]]] = {}
@@ -158,35 +157,37 @@ def compare(records: Sequence[RunRecord]) -> list[Comparison]:
         members.setdefault(_texts(record, records), {}).setdefault(values, []).append(record)
     everything = [settings[id(runs[0])] for groups in members.values() for runs in groups.values()]
     unique = dict(zip(map(id, everything), _labels(everything, keys), strict=True))
-    taken: set[str] = set()
-    found = []
+    used_labels: set[str] = set()
+    comparisons = []
     for several in members.values():
         firsts = [settings[id(runs[0])] for runs in several.values()]
         short = _labels(firsts, differing(firsts))
-        # Groups of other texts may be told apart by the same words.
-        labels = [unique[id(first)] if label in taken else label for first, label in zip(firsts, short, strict=True)]
-        taken.update(labels)
+        # Groups of different texts may have the same label.
+        labels = [
+            unique[id(first)] if label in used_labels else label for first, label in zip(firsts, short, strict=True)
+        ]
+        used_labels.update(labels)
         groups = [
             Group(label, tuple(sorted(runs, key=lambda run: (run.seed is None, run.seed))))
             for label, runs in zip(labels, several.values(), strict=True)
         ]
         ranked = sorted(groups, key=lambda group: float("inf") if group.mean is None else group.mean)
-        found.append(Comparison(_texts_in_words(groups[0].runs[0]), tuple(ranked)))
-    return found
+        comparisons.append(Comparison(_texts_in_words(groups[0].runs[0]), tuple(ranked)))
+    return comparisons
 
 
 def differing(settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The settings that are not the same in all, the most telling first."""
-    keys = list(dict.fromkeys(key for one in settings for key in one))
-    found = [key for key in keys if any(one.get(key) != settings[0].get(key) for one in settings)]
-    return sorted(found, key=lambda key: _NAMING.index(key) if key in _NAMING else len(_NAMING))
+    """Return the settings that differ, the most important first."""
+    keys = list(dict.fromkeys(key for values in settings for key in values))
+    keys_that_differ = [key for key in keys if any(values.get(key) != settings[0].get(key) for values in settings)]
+    return sorted(keys_that_differ, key=lambda key: _NAMING.index(key) if key in _NAMING else len(_NAMING))
 
 
-def _texts(record: RunRecord, others: Sequence[RunRecord]) -> str:
-    """What tells the texts of runs apart: their checksum; without one, that of the only texts of the same name."""
-    own = record.corpus.get("sha256")
-    sums = {other.corpus.get("sha256") for other in others if _named(other) == _named(record)} - {None}
-    return str(own or (sums.pop() if len(sums) == 1 else _named(record)))
+def _texts(record: RunRecord, records: Sequence[RunRecord]) -> str:
+    """Return an identifier of the texts of a run: their checksum, or that of the only texts with the same name."""
+    checksum = record.corpus.get("sha256")
+    sums = {candidate.corpus.get("sha256") for candidate in records if _named(candidate) == _named(record)} - {None}
+    return str(checksum or (sums.pop() if len(sums) == 1 else _named(record)))
 
 
 def _texts_in_words(record: RunRecord) -> str:
@@ -200,26 +201,26 @@ def _named(record: RunRecord) -> tuple[Any, Any]:
 
 
 def _labels(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[str]:
-    """The fewest of the differing settings that tell every group from the others."""
+    """Return labels with the fewest settings that distinguish every group."""
     chosen: list[str] = []
     for key in keys:
-        if key not in ASIDE and len(_told_apart(settings, [*chosen, key])) > len(_told_apart(settings, chosen)):
+        if key not in ASIDE and len(_distinct(settings, [*chosen, key])) > len(_distinct(settings, chosen)):
             chosen.append(key)
     labels = []
-    for one in settings:
-        own = list(chosen)
+    for values in settings:
+        names = list(chosen)
         for key in reversed([key for key in chosen if not key.endswith(".name")]):
-            fewer = [other for other in own if other != key]
-            alike = sum(all(other.get(name) == one.get(name) for name in fewer) for other in settings)
-            own = fewer if alike == 1 else own
+            fewer = [candidate for candidate in names if candidate != key]
+            alike = sum(all(candidate.get(name) == values.get(name) for name in fewer) for candidate in settings)
+            names = fewer if alike == 1 else names
         labels.append(
-            ", ".join(_word(key, one.get(key)) for key in own) or _word("method.name", one.get("method.name"))
+            ", ".join(_word(key, values.get(key)) for key in names) or _word("method.name", values.get("method.name"))
         )
     return labels
 
 
-def _told_apart(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> set[tuple[str, ...]]:
-    return {tuple(repr(one.get(key)) for key in keys) for one in settings}
+def _distinct(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> set[tuple[str, ...]]:
+    return {tuple(repr(values.get(key)) for key in keys) for values in settings}
 
 
 def _word(key: str, value: Any) -> str:

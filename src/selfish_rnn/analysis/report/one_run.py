@@ -149,7 +149,7 @@ def sparsity(record: RunRecord) -> Markup | None:
     if not density:
         return None
     gated = with_gates(density)
-    gates = [gate for gate in dict.fromkeys(gate for each in gated.values() for gate in each) if gate != WHOLE]
+    gates = [gate for gate in dict.fromkeys(gate for by_gate in gated.values() for gate in by_gate) if gate != WHOLE]
     rows = [
         [_breakable(name), *(_share(by_gate, gate, name in gated) for gate in (WHOLE, *gates))]
         for name, by_gate in density.items()

@@ -296,8 +296,10 @@ def settings(groups: Sequence[Group], swatch: Colour) -> Markup:
     if keys:
         differences = table(["setting", *keys], rows, caption="Settings that differ between groups.")
     common = table(["name", "value"], same, caption="Settings of every run.", sortable=False)
-    rest = tag("details", tag("summary", f"{counted(len(same), 'setting')} with the same value in every run"), common)
-    return section("settings", "Settings", differences, rest)
+    details = tag(
+        "details", tag("summary", f"{counted(len(same), 'setting')} with the same value in every run"), common
+    )
+    return section("settings", "Settings", differences, details)
 
 
 def _value(value: Any) -> str:

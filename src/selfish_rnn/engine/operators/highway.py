@@ -24,8 +24,8 @@ from selfish_rnn.engine.precision import (
 )
 
 
-class Kept(NamedTuple):
-    """What the backward pass needs of the forward pass, by the names in the kernels' structures."""
+class Saved(NamedTuple):
+    """Tensors of the forward pass for the backward pass, by their names in the structures of the kernels."""
 
     gates: Tensor
     later_gates: Tensor
@@ -48,14 +48,14 @@ class Kept(NamedTuple):
         ]
 
     @classmethod
-    def empty(cls, x: Tensor, hidden: int, depth: int, keep: bool, precision: str) -> Kept:
+    def empty(cls, x: Tensor, hidden: int, depth: int, keep: bool, precision: str) -> Saved:
         """Memory for them; the last has the precision of operands."""
         *sizes, panels = cls.sizes(x, hidden, depth, keep, precision)
         return cls._make([*map(x.new_empty, sizes), x.new_empty(panels, dtype=getattr(torch, precision))])
 
 
 class Gradients(NamedTuple):
-    """What the backward pass gives: of the recurrent matrices and biases one for each depth."""
+    """Gradients; the recurrent matrices and biases have one for each depth."""
 
     dx: Tensor | None
     dh_first: Tensor | None
@@ -64,8 +64,8 @@ class Gradients(NamedTuple):
     bias_gradients: list[Tensor | None]
 
     @classmethod
-    def of(cls, found: list[Tensor], needs: list[bool]) -> Gradients:
-        dx, dh_first, input_gradients, *levels = common.where_needed(found, needs)
+    def of(cls, gradients: list[Tensor], needs: list[bool]) -> Gradients:
+        dx, dh_first, input_gradients, *levels = common.where_needed(gradients, needs)
         depth = len(levels) // 2
         return cls(dx, dh_first, input_gradients, levels[:depth], levels[depth:])
 
@@ -78,7 +78,7 @@ def highway_window(
     recurrence: Sequence[PackedWeight],
     biases: Sequence[Tensor],
 ) -> Tensor:
-    """The states after each step of :class:`~selfish_rnn.models.cells.highway.HighwayCell` with packed weights.
+    """Return the states after each step of :class:`~selfish_rnn.models.cells.highway.HighwayCell`, with packed weights.
 
     x is steps x batch x inputs, h and ``mask`` batch x hidden; there is a recurrent matrix and a bias for each depth.
     """
@@ -90,7 +90,7 @@ def highway_window(
 
 
 def _pointers(tensors: Sequence[Tensor | None]) -> ctypes.Array[Any]:
-    """An array of pointers."""
+    """Return an array of pointers."""
     return (ctypes.c_void_p * len(tensors))(*map(address, tensors))
 
 
@@ -107,7 +107,7 @@ def highway(
     keep: bool,
     precision: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The state after each step; the rest is :class:`Kept` for the backward pass."""
+    """Return the state after each step, and the tensors of :class:`Saved` for the backward pass."""
     x, h, input_values = common.contiguous(x, h, input_values)
     mask, values, biases = common.contiguous_if(mask), common.contiguous(*values), common.contiguous(*biases)
     hidden, inputs, batch = h.shape[-1], x.shape[-1], x.shape[1]
@@ -118,12 +118,12 @@ def highway(
     for bias in biases:
         common.check_shape("bias", bias, 2 * hidden)
     y = x.new_empty(*x.shape[:2], hidden)
-    kept = Kept.empty(x, hidden, len(values), keep, precision)
+    saved = Saved.empty(x, hidden, len(values), keep, precision)
     if batch == 0:
-        return y, *kept
+        return y, *saved
     given: dict[str, Pointed | int | None] = {
         **shape,
-        **kept._asdict(),
+        **saved._asdict(),
         "depth": len(values),
         "keep": keep,
         "input_index": input_index,
@@ -138,14 +138,14 @@ def highway(
     }
     if precision == "bfloat16":
         run_in_workspace("bf16_highway_forward", given, _bfloat16_indexes(input_index, indices))
-        return y, *kept
+        return y, *saved
     work = library.workspace(
         x_panels=panel_floats(x.shape[0] * batch, inputs),
         mask_panels=0 if mask is None else step_floats(batch, hidden),
         masked=0 if mask is None else 2 * step_floats(batch, hidden),
     )
     library.run("highway_forward", given, work)
-    return y, *kept
+    return y, *saved
 
 
 def _bfloat16_indexes(input_index: Tensor, indices: list[Tensor]) -> dict[str, Pointed]:
@@ -170,7 +170,7 @@ def _check_weights(
 @highway.register_fake
 def _(x: Tensor, h: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     *_, values, _, _, keep, precision = rest
-    return x.new_empty(*x.shape[:2], h.shape[-1]), *Kept.empty(x, h.shape[-1], len(values), keep, precision)
+    return x.new_empty(*x.shape[:2], h.shape[-1]), *Saved.empty(x, h.shape[-1], len(values), keep, precision)
 
 
 @common.operator("highway_backward")
@@ -181,39 +181,39 @@ def highway_backward(
     input_index: Tensor,
     values: list[Tensor],
     indices: list[Tensor],
-    kept: list[Tensor],
+    saved: list[Tensor],
     dy: Tensor,
     needs: list[bool],
     precision: str = "float32",
 ) -> list[Tensor]:
-    """The :class:`Gradients`, those of the depths one after the other; empty where not needed."""
+    """Return the :class:`Gradients`, those of the depths one after the other; empty where not needed."""
     x, dy, input_values = common.contiguous(x, dy, input_values)
     mask, values = common.contiguous_if(mask), common.contiguous(*values)
     hidden, inputs, batch, depth = dy.shape[-1], x.shape[-1], x.shape[1], len(values)
     shape, forward, tokens = (
         common.window_shape(x, hidden, mask),
-        Kept._make([*common.contiguous(*kept[:-1]), kept[-1]]),
+        Saved._make([*common.contiguous(*saved[:-1]), saved[-1]]),
         x.shape[0] * batch,
     )
     _check_weights(input_values, input_index, values, indices, inputs, hidden)
-    common.check_sizes(forward, Kept.sizes(x, hidden, depth, True, precision))
+    common.check_sizes(forward, Saved.sizes(x, hidden, depth, True, precision))
     common.check_operands(forward.h_panels, precision)
     common.check_shape("gradient", dy, *x.shape[:2], hidden)
-    found = _gradients(x, input_values, values, dy, needs)
+    gradients = _gradients(x, input_values, values, dy, needs)
     if batch == 0:
-        return [gradient.zero_() for gradient in found]
-    gradients = Gradients.of(found, needs)
-    given: dict[str, Pointed | int | None] = {
+        return [gradient.zero_() for gradient in gradients]
+    given = Gradients.of(gradients, needs)
+    fields: dict[str, Pointed | int | None] = {
         **shape,
         **forward._asdict(),
-        **gradients._asdict(),
+        **given._asdict(),
         "depth": depth,
         "input_index": input_index,
         "input_values": input_values,
         "recurrent_index": _pointers(indices),
         "recurrent_values": _pointers(values),
-        "recurrent_gradients": _pointers(gradients.recurrent_gradients),
-        "bias_gradients": _pointers(gradients.bias_gradients),
+        "recurrent_gradients": _pointers(given.recurrent_gradients),
+        "bias_gradients": _pointers(given.bias_gradients),
         "x": x,
         "mask": mask,
         "dy": dy,
@@ -221,7 +221,7 @@ def highway_backward(
     if precision == "bfloat16":
         floats = {"d_panels": depth * operand_floats(tokens, 2 * hidden)}
         indexes = _bfloat16_indexes(input_index, indices)
-        work = run_in_workspace("bf16_highway_backward", given, indexes, floats=floats)
+        work = run_in_workspace("bf16_highway_backward", fields, indexes, floats=floats)
     else:
         step = step_floats(batch, hidden)
         work = library.workspace(
@@ -233,7 +233,7 @@ def highway_backward(
             d_through=0 if mask is None else step,
             mask_panels=0 if mask is None else step,
         )
-        library.run("highway_backward", given, work)
+        library.run("highway_backward", fields, work)
     panel_rows = common.PANEL_ROWS[precision]
     d_levels, seen = work["d_panels"].chunk(depth), forward.h_panels.chunk(depth)
     if is_collecting(input_index):
@@ -241,7 +241,7 @@ def highway_backward(
     for index, h_panels, d_level in zip(indices, seen, d_levels, strict=True):
         if is_collecting(index):
             collect(index, panel_rows(h_panels, tokens, hidden), panel_rows(d_level, tokens, 2 * hidden))
-    return found
+    return gradients
 
 
 def _gradients(x: Tensor, input_values: Tensor, values: list[Tensor], dy: Tensor, needs: list[bool]) -> list[Tensor]:
@@ -269,12 +269,12 @@ def _autograd(ctx: Any, dy: Tensor | None, *unused: Tensor | None) -> tuple[Any,
     if dy is None:
         return None, None, None, None, None, nothing, nothing, nothing, None, None
     common.check_kept(ctx.keep)
-    x, mask, input_values, input_index, *rest = ctx.saved_tensors
-    levels = len(Kept._fields)
-    kept, values, indices = rest[:levels], rest[levels : levels + ctx.depth], rest[levels + ctx.depth :]
+    x, mask, input_values, input_index, *tensors = ctx.saved_tensors
+    levels = len(Saved._fields)
+    saved, values, indices = tensors[:levels], tensors[levels : levels + ctx.depth], tensors[levels + ctx.depth :]
     needed = ctx.needs_input_grad
     needs = [needed[0], needed[1], needed[3], *needed[5], *needed[7]]
-    found = highway_backward(x, mask, input_values, input_index, values, indices, kept, dy, needs, ctx.precision)
+    found = highway_backward(x, mask, input_values, input_index, values, indices, saved, dy, needs, ctx.precision)
     given = Gradients.of(found, needs)
     matrices, biases = given.recurrent_gradients, given.bias_gradients
     return given.dx, given.dh_first, None, given.input_gradients, None, matrices, nothing, biases, None, None
