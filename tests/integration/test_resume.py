@@ -248,7 +248,7 @@ def test_a_signal_from_outside_and_a_real_resume(
     assert errors == ""
     if number == signal.SIGINT:
         assert child.returncode == 130
-        assert output.endswith(f"Stopped; continue with: selfish-rnn resume {run}\n")
+        assert output.endswith(f"Stopped; resume with: selfish-rnn resume {run}\n")
         assert (run / "checkpoints/step-14.json").exists()
     else:
         assert child.returncode == -signal.SIGKILL

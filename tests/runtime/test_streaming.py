@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
 import re
-import shutil
-import subprocess
-import textwrap
 import threading
 import tracemalloc
 from pathlib import Path
@@ -22,8 +18,7 @@ from torch import Tensor, nn
 import selfish_rnn
 from selfish_rnn.engine import pack
 from selfish_rnn.runtime import Stream
-
-ROOT = Path(__file__).parents[2]
+from selfish_rnn.runtime.stored import save_program
 
 
 class Net(nn.Module):
@@ -217,6 +212,11 @@ def test_damaged_files(stream: Stream, tmp_path: Path) -> None:
             selfish_rnn.load_stream(tmp_path / "short.srnn")
     with pytest.raises(selfish_rnn.UserError):
         selfish_rnn.load_stream(tmp_path / "missing.srnn")
+    for report in ("{", "[]", '{"layers": [{}]}', '{"layers": [{"shape": 3}]}', '{"error": []}'):
+        stream.program.metadata["layers"] = report
+        save_program(stream.program, tmp_path / "hostile.srnn")
+        with pytest.raises(selfish_rnn.UserError, match="report on layers"):
+            selfish_rnn.load_stream(tmp_path / "hostile.srnn")
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
@@ -261,28 +261,3 @@ def test_many_steps_do_not_grow(stream: Stream) -> None:
     gc.collect()
     assert tracemalloc.get_traced_memory()[0] - before < 10_000
     tracemalloc.stop()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None or shutil.which("gcc") is None, reason="needs a C and a C++ compiler")
-def test_the_program_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader who follows docs/streaming.md gets from C what Python computes."""
-    monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs" / "streaming.md").read_text()
-    python = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(compile(textwrap.dedent("\n".join(python[:3])), "streaming.md", "exec"), names)
-    (program,) = re.findall(r"```c\n(.*?)```", page, flags=re.DOTALL)
-    Path("program.c").write_text(program)
-    commands = [line for block in re.findall(r"```sh\n(.*?)```", page, flags=re.DOTALL) for line in block.splitlines()]
-    chosen = [line for line in commands if line.startswith(("selfish-rnn header", "g++", "gcc"))]
-    environment = {**os.environ, "PATH": f"{Path(os.sys.executable).parent}:{os.environ['PATH']}"}  # type: ignore[attr-defined]
-    for command in chosen:
-        subprocess.run(command.replace("-O3", "-O1"), shell=True, check=True, env=environment)
-    printed = subprocess.run("./program", capture_output=True, text=True, check=True).stdout.split()
-    stream, x, expected = names["stream"], torch.zeros(24), []
-    stream.reset()
-    for step in range(3):
-        x[step] = 1
-        expected.append(float(stream(x)[0]))
-    assert [float(number) for number in printed] == pytest.approx(expected, abs=2e-6)

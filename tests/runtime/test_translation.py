@@ -200,6 +200,29 @@ def test_denoiser_shape_with_channels_before_time() -> None:
     assert_streams(Denoiser(), torch.randn(1, 5, 9), axis=2)
 
 
+@pytest.mark.parametrize(("shape", "batch_first"), [((4, 9, 6), True), ((9, 4, 6), False)])
+def test_examples_are_batches_of_sequences(shape: tuple[int, ...], batch_first: bool) -> None:
+    model = Net(batch_first=batch_first)
+    batch = torch.randn(shape)
+    stream = selfish_rnn.stream(model, batch)
+    with torch.no_grad():
+        expected = model(batch)[0]
+    first, result = (x[0] if batch_first else x[:, 0] for x in (batch, expected))
+    torch.testing.assert_close(stream.run(first), result, rtol=1e-5, atol=1e-5)
+
+
+def test_state_that_cannot_be_checked_is_refused() -> None:
+    class Single(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.cell = nn.GRUCell(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.cell(x.view(1, 4))
+
+    assert "state that its layers keep cannot be checked" in _refused(Single(), (1, 4))
+
+
 def test_token_ids() -> None:
     class Words(nn.Module):
         def __init__(self) -> None:

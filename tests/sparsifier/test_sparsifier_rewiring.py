@@ -209,7 +209,7 @@ def test_loading_a_state_makes_none(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_keys_asked_for_are_those_of_a_state() -> None:
     sparsifier = Sparsifier(nn.Linear(8, 4), sparsity=0.5, method="static")
     state = sparsifier.state_dict()
-    for key in state.keys() - {"rewirings", "pool"}:  # which earlier versions did not save
+    for key in state:
         with pytest.raises(ValueError, match=f"it has no {key}"):
             sparsifier.load_state_dict({name: value for name, value in state.items() if name != key})
 
@@ -235,13 +235,9 @@ def test_the_saved_number_of_rewirings_wins_and_a_warning_names_both(method: str
     assert twin.target_weights == sparsifier.target_weights
 
 
-def test_the_same_number_of_rewirings_or_none_saved_is_no_warning(recwarn: pytest.WarningsRecorder) -> None:
+def test_the_same_number_of_rewirings_is_no_warning(recwarn: pytest.WarningsRecorder) -> None:
     state = Sparsifier(Classifier(), sparsity=0.5, rewirings=10).state_dict()
     Sparsifier(Classifier(), sparsity=0.5, rewirings=10).load_state_dict(state)
-    del state["rewirings"]  # as earlier versions saved it
-    other = Sparsifier(Classifier(), sparsity=0.5, rewirings=12)
-    other.load_state_dict(state)
-    assert other.rewirings == 12
     assert not recwarn.list
 
 
@@ -256,15 +252,8 @@ def test_a_state_that_is_refused_leaves_the_number_of_rewirings() -> None:
 
 
 def test_a_state_says_in_which_pool_weights_are_ranked() -> None:
-    """An earlier version ranked each matrix by itself under the same name of a method."""
-    model = Classifier()
-    sparsifier = Sparsifier(model, sparsity=0.5, rewirings=4)
-    state = sparsifier.state_dict()
-    earlier = {name: value for name, value in state.items() if name != "pool"}
-    with pytest.raises(ValueError, match=r'earlier version, .* continue it with method=SELFISH.replace\(pool="matrix"'):
-        sparsifier.load_state_dict(earlier)
+    state = Sparsifier(Classifier(), sparsity=0.5, rewirings=4).state_dict()
     other = Sparsifier(Classifier(), sparsity=0.5, method=SELFISH.replace(pool="matrix"), rewirings=4)
-    other.load_state_dict(earlier)
     with pytest.raises(ValueError, match="ranks weights in pool 'layer', this sparsifier's method 'selfish' in 'matri"):
         other.load_state_dict(state)
 

@@ -83,7 +83,7 @@ def _check_alike(average: nn.Module, model: nn.Module) -> None:
     """Raise an error unless two models have the same parameters, packed in the same places."""
     if quantized_weights(average) or quantized_weights(model):
         raise ValueError("int8 models cannot be blended: blend the models they are made from, then quantize a copy")
-    ours, theirs = (_shapes(each) for each in (average, model))
+    ours, theirs = (_shapes(module) for module in (average, model))
     different = [name for name in ours | theirs if ours.get(name) != theirs.get(name)]
     if different:
         raise ValueError(
@@ -94,5 +94,7 @@ def _check_alike(average: nn.Module, model: nn.Module) -> None:
 
 def _shapes(model: nn.Module) -> dict[str, tuple[int, ...] | None]:
     """Return the shapes of parameters and the names of buffers."""
-    shapes = {name: getattr(each, "matrix_shape", tuple(each.shape)) for name, each in model.named_parameters()}
+    shapes = {
+        name: getattr(parameter, "matrix_shape", tuple(parameter.shape)) for name, parameter in model.named_parameters()
+    }
     return {**shapes, **{name: None for name, _ in model.named_buffers()}}

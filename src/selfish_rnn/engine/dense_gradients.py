@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Collected:
-    """What one weight has left: for each use its input (or tokens), the gradient of its output, what was dropped."""
+    """Factors of the dense gradient of one weight: for each use its input, output gradient and dropped weights."""
 
     uses: list[tuple[Tensor | None, Tensor, Tensor | None]] = field(default_factory=list)
     dropped: Tensor | None = None
@@ -32,7 +32,7 @@ _collected: MutableMapping[Tensor, _Collected] = WeakTensorKeyDictionary()
 
 
 def is_collecting(index: Tensor) -> bool:
-    """Whether the factors of this weight's gradient are wanted."""
+    """Return whether the gradient of this weight is collected."""
     return _open(index) is not None
 
 
@@ -53,35 +53,41 @@ def collect(index: Tensor, x: Tensor | None, gradient: Tensor) -> None:
 
 
 def note_dropped(index: Tensor, factors: Tensor) -> None:
-    """The next use of a weight is multiplied by these factors, one for every position of the matrix."""
+    """Record the factors that DropConnect multiplies the next use of a weight by, one for each position."""
     collected = _open(index)
     if collected is not None:
         collected.dropped = factors
 
 
 def start_collecting(weight: PackedWeight) -> None:
-    """From now on, until :func:`stop_collecting`, backward passes leave the factors of the dense gradient."""
+    """Keep the factors of backward passes until :func:`stop_collecting`."""
     _collected[weight.index] = _Collected()
 
 
 def pause_collecting(weight: PackedWeight) -> None:
-    """Keep the factors, and add no more."""
+    """Keep the factors, and add none."""
     if weight.index in _collected:
         _collected[weight.index].paused = True
 
 
 def stop_collecting(weight: PackedWeight) -> None:
-    """Forget the factors."""
+    """Free the factors."""
     _collected.pop(weight.index, None)
 
 
+def move(before: Tensor | None, after: Tensor | None) -> None:
+    """Let factors follow a weight to another index; they belong to positions of the matrix."""
+    if before is not None and after is not None and before in _collected:
+        _collected[after] = _collected.pop(before)
+
+
 def has_collected(weight: PackedWeight) -> bool:
-    """Whether a backward pass has left anything."""
+    """Return whether there are factors of a backward pass."""
     return weight.index in _collected and bool(_collected[weight.index].uses)
 
 
 def dense_gradient(weight: PackedWeight) -> Tensor:
-    """The gradient of all positions of a matrix, existing or not, over the passes since collecting started."""
+    """Return the gradient of all positions of a matrix over the passes since collecting started."""
     total = torch.zeros(weight.shape)
     for x, gradient, dropped in _collected[weight.index].uses:
         if x is None:
@@ -113,7 +119,7 @@ def gradient_at(weight: PackedWeight, positions: Tensor) -> Tensor:
             # One row of memory for each unit, so that a position reads two runs of numbers.
             of_row = gradient.reshape(-1, weight.shape[0]).t().contiguous()
             of_column = x.reshape(-1, weight.shape[1]).t().contiguous()
-            parts = zip(*(torch.split(each, _POSITIONS_AT_ONCE) for each in (rows, columns)), strict=True)
+            parts = zip(*(torch.split(positions, _POSITIONS_AT_ONCE) for positions in (rows, columns)), strict=True)
             use = torch.cat([(of_row[row] * of_column[column]).sum(1) for row, column in parts])
         else:
             use = _of_tokens(x.flatten(), gradient.reshape(-1, weight.shape[1]), rows, columns)

@@ -23,7 +23,7 @@ Weight = PackedWeight | QuantizedWeight
 
 
 def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
-    """``x W^T + bias``."""
+    """Return ``x W^T + bias``."""
     if isinstance(weight, QuantizedWeight):
         return int8.linear(x, weight, bias)
     precision = precision_of(weight.precision, x.numel() // weight.shape[1])
@@ -32,7 +32,7 @@ def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
 
 
 def embedding(tokens: Tensor, weight: Weight) -> Tensor:
-    """The rows of W that ``tokens`` name."""
+    """Return the rows of W at ``tokens``."""
     if isinstance(weight, QuantizedWeight):
         return int8.embedding(tokens, weight)
     if tokens.dtype != torch.int64:
@@ -62,10 +62,10 @@ def output_loss(decoder: nn.Module, x: Tensor, targets: Tensor) -> Tensor:
 
     A layer that has a method ``cross_entropy(x, targets)``, as a packed one does, computes it itself, with less memory.
     """
-    own = getattr(decoder, "cross_entropy", None)
+    cross_entropy = getattr(decoder, "cross_entropy", None)
     loss: Tensor
-    if own is not None:
-        loss = own(x, targets)
+    if cross_entropy is not None:
+        loss = cross_entropy(x, targets)
     else:
         loss = functional.cross_entropy(decoder(x).flatten(0, -2), targets.flatten())
     return loss
@@ -81,9 +81,9 @@ def drop_weights(weight: PackedWeight, probability: float, rescaled: bool = True
     check_count(weight.values, contents(index).count)
     if is_collecting(index):
         note_dropped(index, drop_factors(weight.shape, probability, rescaled, keys).flatten())
-    kept = torch.empty_like(weight.values, requires_grad=False)
-    library.kernels().selfish_index_kept(address(index), *keys.tolist(), _limit(probability), address(kept))
-    return weight.values * kept.mul_(_scale(probability, rescaled))
+    factors = torch.empty_like(weight.values, requires_grad=False)
+    library.kernels().selfish_index_kept(address(index), *keys.tolist(), _limit(probability), address(factors))
+    return weight.values * factors.mul_(_scale(probability, rescaled))
 
 
 def drop_keys(device: torch.device | str) -> Tensor:
@@ -92,7 +92,7 @@ def drop_keys(device: torch.device | str) -> Tensor:
 
 
 def drop_factors(shape: Sequence[int], probability: float, rescaled: bool, keys: Tensor) -> Tensor:
-    """What DropConnect multiplies a matrix by: 0 with ``probability``, else 1, or ``1 / (1 - probability)``.
+    """Return the factors of DropConnect: 0 with ``probability``, else 1 or its rescaled value.
 
     The number of a position is a hash of its row, its column and the keys. So it is known without those of all other
     positions, which need not exist.
@@ -102,8 +102,8 @@ def drop_factors(shape: Sequence[int], probability: float, rescaled: bool, keys:
         for size, key in zip(shape, keys, strict=True)
     )
     # Torch compares with the sign: 2^31 less on both sides is the same as comparing without.
-    kept = _mixed(rows[:, None] ^ columns).bitwise_xor_(-(2**31)) > _limit(probability) - 2**31 - 1
-    return kept * torch.full((), _scale(probability, rescaled), device=keys.device)
+    survives = _mixed(rows[:, None] ^ columns).bitwise_xor_(-(2**31)) > _limit(probability) - 2**31 - 1
+    return survives * torch.full((), _scale(probability, rescaled), device=keys.device)
 
 
 def _scale(probability: float, rescaled: bool) -> float:
@@ -111,7 +111,7 @@ def _scale(probability: float, rescaled: bool) -> float:
 
 
 def _limit(probability: float) -> int:
-    """Of the numbers below 2^32, those below this one are dropped."""
+    """Return the number below 2^32 under which positions are dropped."""
     return max(round(probability * 2**32), 1)
 
 

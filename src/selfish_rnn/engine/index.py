@@ -17,17 +17,17 @@ from selfish_rnn.engine.library import address
 from selfish_rnn.system import available_memory
 
 SMALL_TILE, LARGE_TILE = 128, 192
-"""The longest side of a tile: a panel of activations as long should fit the innermost cache, yet the rows of a tile
+"""Longest side of a tile: a panel of activations as long should fit the innermost cache, yet the rows of a tile
 should have enough weights for a loop to be worth its start."""
 
 SPARSE = 0.25
-"""The density below which tiles are large."""
+"""Density below which tiles are large."""
 
 VERY_SPARSE = 0.035
-"""The density below which a line of a large tile would have only a few weights: tiles grow as the density falls."""
+"""Density below which a line of a large tile would have only a few weights: tiles grow as the density falls."""
 
 WEIGHTS_PER_LINE, LONGEST_SIDE = 40, 65536
-"""How many weights a line of such a tile has in the mean, and the longest side whose numbers take 16 bits. Activations
+"""Mean number of weights of a line of such a tile, and the longest side that 16 bits can number. Activations
 come from the outer caches for every weight then, so long lines, begun and ended less often, are the faster."""
 
 
@@ -41,7 +41,10 @@ class Tiling:
 
     @classmethod
     def of(cls, shape: tuple[int, int], gate_rows: Sequence[int], count: int) -> Tiling:
-        """For a matrix with so many weights. No tile has rows of two gates, and gates of one size are cut alike."""
+        """Return the tiling of a matrix with ``count`` weights.
+
+        No tile has rows of two gates, and gates of one size are cut alike.
+        """
         rows, columns = shape
         longest, column_pieces = _longest_side(rows * columns, count), 2
         if longest > LARGE_TILE:
@@ -64,21 +67,21 @@ def _longest_side(positions: int, count: int) -> int:
 
 
 def _pieces(size: int, longest: int, at_least: int) -> int:
-    """Enough, and such a number that threads share them evenly."""
+    """Return a sufficient number of pieces that threads can share evenly."""
     pieces = max(-(-size // longest), min(at_least, size // 32), 1)
     return min(-(-pieces // 4) * 4, size) if pieces > 2 else pieces
 
 
 LARGEST = 2**31 - 1
-"""The rows, columns, weights and tiles that an index can count."""
+"""Largest number of rows, columns, weights and tiles of an index."""
 
 TILE_BYTES = 44
-"""What a tile costs even if it has no weight, in the index and while it is built."""
+"""Bytes of an empty tile, in the index and while it is built."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What operators ask of an index before a kernel follows it."""
+    """Facts of an index that operators check before a kernel reads it."""
 
     rows: int
     columns: int
@@ -87,7 +90,7 @@ class Contents:
 
     @classmethod
     def of(cls, index: Tensor) -> Contents:
-        """Of a valid index."""
+        """Read the facts of a valid index."""
         header = library.header(index)
         start = header.offset[0]
         bounds = index[start : start + 4 * (header.row_tiles + 1)].view(torch.int32).tolist()
@@ -98,7 +101,7 @@ class Contents:
         return {}
 
     def has_gates(self, gate_rows: tuple[int, ...]) -> bool:
-        """Whether the tiles part gates of so many rows, and part those of one size alike."""
+        """Return whether the tiles divide gates of these sizes, and divide gates of one size alike."""
         if gate_rows not in self._ways:
             self._ways[gate_rows] = gates_cut_alike(self.row_bounds, gate_rows)
         return self._ways[gate_rows]
@@ -108,7 +111,7 @@ Fact = TypeVar("Fact")
 
 
 class _Entry(NamedTuple):
-    """Memory that was found valid: where it lies, after how many changes, and what it says."""
+    """Validated memory: its storage, address, shape, number of changes and fact."""
 
     storage: StorageWeakRef
     place: int
@@ -118,7 +121,7 @@ class _Entry(NamedTuple):
 
 
 class Known(Generic[Fact]):
-    """What is known of memory that kernels follow, for as long as it lives and torch counts no change to it.
+    """Facts of validated memory, for as long as it lives and torch counts no change to it.
 
     Changes that torch does not count, as those through ``memory.data`` or ``memory.numpy()``, are not seen.
     """
@@ -131,7 +134,7 @@ class Known(Generic[Fact]):
         return len(self._entries)
 
     def get(self, memory: Tensor) -> Fact | None:
-        """What was remembered of the same bytes."""
+        """Return the fact of the same bytes, or None."""
         known = self._entries.get(memory.untyped_storage()._cdata) if memory.layout == torch.strided else None
         if known is None:
             return None
@@ -140,7 +143,7 @@ class Known(Generic[Fact]):
         return same if (memory.data_ptr(), memory.shape, _version(memory)) == (place, shape, version) else None
 
     def remember(self, memory: Tensor, fact: Fact) -> Fact:
-        """Take memory for valid, which was just built or checked."""
+        """Record memory that was just built or checked."""
         for key, known in list(self._entries.items()):
             if known.storage.expired():  # type: ignore[no-untyped-call]
                 self._entries.pop(key, None)
@@ -154,7 +157,7 @@ _known = Known[Contents]()
 
 
 def build_index(positions: Tensor, shape: tuple[int, int], gate_rows: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The index for weights at these positions, and for each value the rank of its position."""
+    """Build the index of weights at these positions; return it, and for each value the rank of its position."""
     kernels = library.kernels()
     tiling = Tiling.of(shape, gate_rows, len(positions))
     bounds = torch.tensor(tiling.row_bounds, dtype=torch.int32, device="cpu")
@@ -169,7 +172,7 @@ def build_index(positions: Tensor, shape: tuple[int, int], gate_rows: Sequence[i
 
 
 def contents(index: Tensor) -> Contents:
-    """What an index says; it is checked whole the first time, and again after it has changed."""
+    """Return the facts of an index. It is checked whole the first time, and again after a change."""
     known = _known.get(index)
     if known is not None:
         return known
@@ -180,12 +183,12 @@ def contents(index: Tensor) -> Contents:
 
 
 def remember(index: Tensor) -> Contents:
-    """Take an index for valid, which was just built or checked."""
+    """Record an index that was just built or checked."""
     return _known.remember(index, Contents.of(index))
 
 
 def check_matrix(rows: int, columns: int) -> None:
-    """Whether a matrix of this shape can be packed: kernels count its rows, columns and tiles in 32 bits."""
+    """Raise an error if a matrix of this shape cannot be packed: kernels count rows, columns and tiles in 32 bits."""
     if min(rows, columns) < 1 or max(rows, columns) > LARGEST or rows * columns > LARGEST * SMALL_TILE**2:
         raise ValueError(
             f"a packed matrix has at least one row and one column, at most {LARGEST} of each and "
@@ -200,7 +203,7 @@ def check_matrix(rows: int, columns: int) -> None:
 
 
 def checked_positions(positions: Tensor, shape: tuple[int, int], values: Tensor | None = None) -> Tensor:
-    """Row-major positions as an index is built from them, with as many values, if there are any."""
+    """Return row-major positions for an index; raise an error if they, or the values with them, do not fit."""
     if positions.ndim != 1 or positions.is_floating_point() or len(positions) > LARGEST:
         raise ValueError(
             f"positions must be a row of at most {LARGEST} whole numbers, they are {positions.dtype} of shape "
@@ -216,7 +219,7 @@ def checked_positions(positions: Tensor, shape: tuple[int, int], values: Tensor 
 
 
 def check_count(values: Tensor, count: int) -> None:
-    """Whether there are as many values as weights: ``weight.values.data = other`` puts any number there."""
+    """Raise an error unless there is a value for each weight; ``weight.values.data = other`` may change that."""
     if values.shape != (count,):
         raise ValueError(
             f"the packed matrix has {count} weights, its values are of shape {tuple(values.shape)}: other values come "
@@ -229,7 +232,7 @@ def _version(index: Tensor) -> int:
 
 
 def _problem(index: Tensor) -> str | None:
-    """What is wrong with an index. A kernel would follow it anywhere."""
+    """Return the problem of an index, or None. A kernel would follow it anywhere."""
     if index.dtype != torch.uint8 or index.ndim != 1 or not index.is_cpu or not index.is_contiguous():
         return (
             f"must be a contiguous row of torch.uint8 on the CPU, it is {index.dtype} of shape {tuple(index.shape)} "
@@ -243,7 +246,7 @@ def _problem(index: Tensor) -> str | None:
 
 
 def gates_cut_alike(row_bounds: Sequence[int], gate_rows: Sequence[int]) -> bool:
-    """Whether these bounds part the gates, and part those of one size in the same places, as the kernels need."""
+    """Return whether row bounds divide the gates, and gates of one size alike, as the kernels need."""
     cuts: dict[int, set[tuple[int, ...]]] = {}
     first = 0
     for size in gate_rows:
@@ -256,7 +259,7 @@ def gates_cut_alike(row_bounds: Sequence[int], gate_rows: Sequence[int]) -> bool
 
 
 def fingerprint(index: Tensor | None) -> tuple[int, int] | None:
-    """A checksum of an index, and the number of changes it has seen; nothing where there are no bytes to look at."""
+    """Return a checksum of an index and its number of changes, or None if it has no bytes on the CPU."""
     if type(index) is not Tensor or index.device.type != "cpu" or index.is_inference():
         return None
     return zlib.crc32(index.numpy().data), index._version

@@ -26,26 +26,26 @@ from selfish_rnn.engine import abi
 _logger = logging.getLogger("selfish_rnn.engine")
 
 LIBRARY = Path(os.environ.get("SELFISH_RNN_KERNELS") or Path(__file__).with_name("_kernels.so"))
-"""Another one may be named in the environment, for instance one that was built to check itself."""
+"""Path of the library. The environment may name another one, for instance one that checks itself."""
 
 TARGETS = ("portable", "avx2", "avx512")
-"""The kinds of processors there are kernels for, from the most modest on."""
+"""Targets of the kernels, from the most modest on."""
 
 ALIGNMENT = 16
 """Floats of a cache line."""
 
 Pointed = Tensor | ctypes.Array[Any]
-"""What a field of a structure may point to."""
+"""Values of pointer fields of a structure."""
 
 
 def available() -> bool:
-    """Whether the kernels were built when the package was installed, and this system can load them."""
+    """Return whether the kernels were built at installation and can be loaded."""
     return LIBRARY.exists() and not isinstance(_opened(LIBRARY), OSError)
 
 
 @functools.cache
 def _opened(path: Path) -> ctypes.CDLL | OSError:
-    """The library, or why it cannot be loaded, which is told once."""
+    """Return the library, or the error of loading it, which is logged once."""
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:  # such as a system without the OpenMP library that the kernels were built with
@@ -55,7 +55,7 @@ def _opened(path: Path) -> ctypes.CDLL | OSError:
 
 @functools.cache
 def kernels() -> ctypes.CDLL:
-    """The library; its functions know what they take and return."""
+    """Return the library, with the types of its functions declared."""
     if not LIBRARY.exists():
         if struct.calcsize("P") != 8 or sys.byteorder != "little":
             raise RuntimeError("the packed engine is for 64-bit little-endian processors: use the masked engine")
@@ -77,13 +77,13 @@ def kernels() -> ctypes.CDLL:
 
 
 def threaded() -> bool:
-    """Whether the kernels use several threads; without OpenMP (clang) they are built for one."""
+    """Return whether the kernels use several threads; without OpenMP (clang) they are built for one."""
     return bool(kernels().selfish_threaded())
 
 
 @functools.cache
 def structures() -> dict[str, type[ctypes.Structure]]:
-    """The structures the kernels are given, by their names in ``kernels/abi.hpp``."""
+    """Return the structures of the kernels by their names in ``kernels/abi.hpp``."""
     loaded = kernels()
     loaded.selfish_structure_sizes.restype = ctypes.POINTER(ctypes.c_int64)
     sizes = itertools.takewhile(bool, iter(loaded.selfish_structure_sizes()))
@@ -92,7 +92,7 @@ def structures() -> dict[str, type[ctypes.Structure]]:
 
 @functools.cache
 def cell_kind(cell: str) -> int:
-    """The number the kernels know a cell or an operation by: that of ``kRnnTanh`` for ``"rnn_tanh"``."""
+    """Return the number of a cell or an operation: that of ``kRnnTanh`` for ``"rnn_tanh"``."""
     return abi.enumerators(_description(kernels()))["k" + _camel_case(cell)]
 
 
@@ -107,31 +107,31 @@ def _description(loaded: ctypes.CDLL) -> str:
 
 
 def target() -> str:
-    """Which of :data:`TARGETS` the kernels in use are for."""
+    """Return the target of the kernels in use."""
     return TARGETS[kernels().selfish_target()]
 
 
 def targets() -> tuple[str, ...]:
-    """Those this processor can run."""
+    """Return the targets that this processor can run."""
     return TARGETS[: kernels().selfish_best_target() + 1]
 
 
 def use_target(name: str) -> None:
-    """Use the kernels for another kind of processor, for instance to compare them."""
+    """Use the kernels of another target, for instance to compare them."""
     if name not in targets():
         raise ValueError(f"this processor runs kernels for {', '.join(targets())}, not for {name!r}")
     kernels().selfish_use_target(TARGETS.index(name))
 
 
 def address(pointed: Pointed | None) -> int | None:
-    """Where a tensor's numbers or the members of an array lie; nothing for nothing."""
+    """Return the address of a tensor or an array, or None."""
     if pointed is None:
         return None
     return pointed.data_ptr() if isinstance(pointed, Tensor) else ctypes.addressof(pointed)
 
 
 def header(index: Tensor) -> Any:
-    """The ``IndexHeader`` of an index; valid as long as the tensor lives."""
+    """Return the ``IndexHeader`` of an index; it is valid as long as the tensor lives."""
     return structures()["IndexHeader"].from_address(index.data_ptr())
 
 
@@ -156,7 +156,7 @@ def run(function: str, *groups: Mapping[str, Pointed | int | None], **fields: Po
 
 @functools.cache
 def _function_of_structure(function: str) -> tuple[Any, dict[str, int], Callable[..., bytes]]:
-    """A function, which field of its structure is the how-manieth, and what makes bytes of all of them."""
+    """Return the C function, the slot of each struct field, and a packer for the struct."""
     names = list(_field_names(structures()[_camel_case(function)]))
     slots = {name: slot for slot, name in enumerate(names)}
     assert len(slots) == len(names), "two fields of one name"
@@ -164,7 +164,7 @@ def _function_of_structure(function: str) -> tuple[Any, dict[str, int], Callable
 
 
 def _field_names(structure: type[ctypes.Structure]) -> Iterator[str]:
-    """The fields of a structure in their order, those of the structures inside it in their places."""
+    """Yield the fields of a structure in order, with those of inner structures in their places."""
     fields: Any = structure._fields_
     for name, kind in fields:
         if issubclass(kind, ctypes.Structure):
@@ -220,7 +220,7 @@ _MOST_WAYS_TO_CUT = 64
 
 
 def workspace(**sizes: int) -> dict[str, Tensor]:
-    """Memory to work in, for one call of an operator: pieces of so many floats, by name.
+    """Return scratch memory for one call of an operator: pieces of the given numbers of floats, by name.
 
     The same for every call of a thread: memory that is asked for anew has to be given out by the system, page by page.
     """
@@ -242,7 +242,7 @@ def transposed_scratch(*values: Tensor) -> Tensor:
 
 
 def forget_workspace() -> None:
-    """Free what operators keep to work in on this thread, for a time that has none; the next one asks for it anew."""
+    """Free the scratch memory of this thread; the next operator allocates it again."""
     vars(_scratch).clear()
 
 

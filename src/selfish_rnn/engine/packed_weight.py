@@ -1,4 +1,4 @@
-"""A sparse weight matrix of which only the existing weights are stored."""
+"""Packed weight: only the existing weights of a matrix are stored."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OLD_FORMAT = " (it was saved by a version before layout 1, with the index of its
 
 
 def saved_whole(shape: tuple[int, int]) -> str:
-    """What to say of a matrix that was saved before it was packed, with its zeros."""
+    """Return the error for a matrix that was saved dense, before packing."""
     return (
         f"is saved as a whole matrix, as it was before pack(model); here it is packed, {shape[0]} x {shape[1]} with "
         "`values` and `positions` of its existing weights. Load first, then pack: model.load_state_dict(...), "
@@ -43,12 +43,12 @@ def saved_whole(shape: tuple[int, int]) -> str:
 
 
 def packed_weights(model: nn.Module) -> dict[str, PackedWeight]:
-    """The packed weights of a model, each under its first name, which is that of the dense weight it stands for."""
+    """Return the packed weights of a model by their first names, those of the dense weights."""
     return {name: module for name, module in model.named_modules() if isinstance(module, PackedWeight)}
 
 
 class PackedWeight(nn.Module, SparseWeight):
-    """The existing weights of a matrix: ``values``, a parameter for any optimizer, and ``index``, where they are.
+    """Existing weights of a matrix: ``values``, a parameter for any optimizer, and ``index``, their positions.
 
     ::
 
@@ -75,7 +75,7 @@ class PackedWeight(nn.Module, SparseWeight):
     shape: tuple[int, int]
 
     _fingerprint: tuple[int, int] | None = None
-    """Of a copy, what its index was: see :meth:`__deepcopy__`."""
+    """Fingerprint of the index of a copy: see :meth:`__deepcopy__`."""
 
     def __init__(
         self,
@@ -96,16 +96,16 @@ class PackedWeight(nn.Module, SparseWeight):
         index, order = build_index(positions, self.shape, self.gate_rows)
         self._buffers["index"] = index
         self._non_persistent_buffers_set.add("index")
-        kept = (
+        start = (
             torch.zeros(len(positions), dtype=torch.float32)
             if values is None
             else values.detach().to(torch.float32)[order]
         )
-        self.values = nn.Parameter(kept)
+        self.values = nn.Parameter(start)
 
     @property
     def index(self) -> Tensor:
-        """Where the weights are: a buffer of bytes."""
+        """Positions of the weights, in the form of the kernels: a buffer of bytes."""
         index = self._buffers["index"]
         assert index is not None
         if self._fingerprint is not None and not torch.compiler.is_compiling():
@@ -143,14 +143,14 @@ class PackedWeight(nn.Module, SparseWeight):
     def from_dense(
         cls, matrix: Tensor, mask: Tensor | None = None, gate_rows: Sequence[int] | None = None
     ) -> PackedWeight:
-        """The weights of a matrix that are not zero, or those that ``mask`` says exist."""
+        """Return the nonzero weights of a matrix, or those inside ``mask``."""
         matrix = matrix.detach()
         positions = (matrix if mask is None else mask).flatten().nonzero().flatten()
         return cls(matrix.shape, positions, matrix.flatten()[positions], gate_rows)
 
     @classmethod
     def from_csr(cls, matrix: Tensor, gate_rows: Sequence[int] | None = None) -> PackedWeight:
-        """The stored weights of a ``torch.sparse_csr`` matrix."""
+        """Return the stored weights of a ``torch.sparse_csr`` matrix."""
         rows, columns = matrix.shape
         starts = matrix.crow_indices()
         row = torch.repeat_interleave(torch.arange(rows), starts.diff())
@@ -158,12 +158,12 @@ class PackedWeight(nn.Module, SparseWeight):
         return cls(matrix.shape, positions, matrix.values()[order], gate_rows)
 
     def to_dense(self) -> Tensor:
-        """The whole matrix, zeros included; gradients find their way back."""
+        """Return the dense matrix; gradients flow back to ``values``."""
         positions, places = self.sorted()
         return self.values.new_zeros(self.shape).flatten().index_put((positions,), self.values[places]).view(self.shape)
 
     def to_csr(self) -> Tensor:
-        """A ``torch.sparse_csr`` matrix."""
+        """Return a ``torch.sparse_csr`` matrix."""
         positions, places = self.sorted()
         rows, columns = self.shape
         starts = torch.searchsorted(positions, torch.arange(rows + 1) * columns)
@@ -172,7 +172,7 @@ class PackedWeight(nn.Module, SparseWeight):
         )
 
     def sorted(self) -> tuple[Tensor, Tensor]:
-        """The row-major positions of the weights, sorted, and for each the place of its value in ``values``."""
+        """Return the sorted row-major positions of the weights, and the place of each value in ``values``."""
         index = self.index
         if index.is_meta:
             raise RuntimeError("a packed weight on the meta device has no positions: load weights, then save them")
@@ -249,26 +249,26 @@ class PackedWeight(nn.Module, SparseWeight):
         self.values.grad = None
 
     @torch.no_grad()
-    def follow(self, other: PackedWeight, fresh: Tensor) -> None:
+    def follow(self, source: PackedWeight, fresh: Tensor) -> None:
         """Take on the topology of another weight of the same shape.
 
         Values stay where both have a weight. Where only ``other`` has one, the value comes from ``fresh``, which has
         the order of ``other.values``.
         """
-        if torch.equal(self.index, other.index):
+        if torch.equal(self.index, source.index):
             return
-        if (self.shape, self.gate_rows) != (other.shape, other.gate_rows):
+        if (self.shape, self.gate_rows) != (source.shape, source.gate_rows):
             raise ValueError(
                 f"a packed weight of {self.shape} with gates of {self.gate_rows} rows cannot follow one of "
-                f"{other.shape} with gates of {other.gate_rows} rows"
+                f"{source.shape} with gates of {source.gate_rows} rows"
             )
         before, places_before = self.sorted()
-        positions, places = other.sorted()
+        positions, places = source.sorted()
         ranks = torch.searchsorted(before, positions).clamp_(max=max(len(before) - 1, 0))
         common = before[ranks] == positions if len(before) else torch.zeros(len(positions), dtype=torch.bool)
         values = plain(fresh.detach()).clone()
         values[places[common]] = plain(self.values)[places_before[ranks[common]]]
-        self._take_index(other.index.clone())
+        self._take_index(source.index.clone())
         self._replace_values(values)
         self.values.grad = None
 
@@ -295,14 +295,14 @@ class PackedWeight(nn.Module, SparseWeight):
         self.values.grad = None
 
     def _rewired(self, removed: Tensor, grown: Tensor) -> tuple[Tensor, Tensor]:
-        """The positions after a rewiring, and of each the place of its value before; -1 where it is grown."""
+        """Return the positions after a rewiring, and the former place of each value; -1 for a grown weight."""
         positions, places = self.sorted()
         if len(removed):
             ranks = torch.searchsorted(positions, removed)
             if ranks[-1] >= len(positions) or (positions[ranks] != removed).any():
                 raise ValueError("a weight that does not exist cannot be removed")
-            kept = torch.ones(len(positions), dtype=torch.bool).index_fill_(0, ranks, False)
-            positions, places = positions[kept], places[kept]
+            survives = torch.ones(len(positions), dtype=torch.bool).index_fill_(0, ranks, False)
+            positions, places = positions[survives], places[survives]
         at = torch.searchsorted(positions, grown).add_(torch.arange(len(grown)))
         old = torch.ones(len(positions) + len(grown), dtype=torch.bool).index_fill_(0, at, False)
         after = torch.empty(len(old), dtype=torch.int64).index_copy_(0, at, grown).masked_scatter_(old, positions)
@@ -312,7 +312,7 @@ class PackedWeight(nn.Module, SparseWeight):
 
     @torch.no_grad()
     def _replace_values(self, values: Tensor) -> None:
-        """The values of another topology: a backward pass through the old one is refused from here on."""
+        """Set values of another topology; a backward pass through the old one is an error from here on."""
         if values.shape == self.values.shape:
             self.values.copy_(values)
             return
@@ -384,7 +384,7 @@ class PackedWeight(nn.Module, SparseWeight):
     # Copies and state
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PackedWeight:
-        """A copy that notices when its index is overwritten with that of another topology.
+        """Return a copy that detects if its index is overwritten with that of another topology.
 
         Averaging does so (``torch.optim.swa_utils.AveragedModel``), after it has averaged values whose order is that of
         the topology they belong to: the weights of such a copy are those of no model.
@@ -400,13 +400,13 @@ class PackedWeight(nn.Module, SparseWeight):
         checksum, version = self._fingerprint
         if index.is_inference() or index._version == version:
             return
-        found = fingerprint(index)
-        if found is not None and found[0] != checksum:
+        current = fingerprint(index)
+        if current is not None and current[0] != checksum:
             raise RuntimeError(
                 "this copy of a packed weight was overwritten with the index of another topology, and its values are "
                 "of both: average packed models with selfish_rnn.AveragedModel, copy them with load_state_dict"
             )
-        self._fingerprint = found
+        self._fingerprint = current
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         """Save the values in the order of their positions; the order of the kernels never leaves the process."""
@@ -433,12 +433,12 @@ class PackedWeight(nn.Module, SparseWeight):
         """Load values of any topology: the index is built anew."""
         name = prefix.removesuffix(".")
         if name in unexpected_keys:  # a matrix of this name; said once, in place of torch's list of keys
-            unexpected_keys[:] = [each for each in unexpected_keys if each != name]
+            unexpected_keys[:] = [entry for entry in unexpected_keys if entry != name]
             error_msgs.append(f"{name} {saved_whole(self.shape)}")
             return
         stored = stored_keys(state_dict, name)
         if strict:
-            unexpected_keys += [each for each in state_dict if each.startswith(prefix) and each not in stored]
+            unexpected_keys += [entry for entry in state_dict if entry.startswith(prefix) and entry not in stored]
         if not stored:
             missing_keys += [key(name, VALUES), key(name, POSITIONS)] if strict else []
             return
@@ -454,6 +454,10 @@ class PackedWeight(nn.Module, SparseWeight):
         if values.shape != self.values.shape:
             self._replace_values(self.values.new_zeros(len(values)))
         mark_values(self.values, self, self.shape, None)  # what is copied into them comes with its index
-        own = {prefix + "values": values.to("cpu")[order]}
-        super()._load_from_state_dict(own, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        ordered = {prefix + "values": values.to("cpu")[order]}
+        super()._load_from_state_dict(
+            ordered, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+        before = self._buffers["index"]
         self._take_index(index.to(self.values.device))
+        dense_gradients.move(before, self._buffers["index"])

@@ -31,9 +31,9 @@ _replaced: MutableMapping[Tensor, str] = WeakTensorKeyDictionary()
 
 def mark_replaced(before: nn.Module, parameters: dict[str, nn.Parameter], after: nn.Module) -> None:
     """Remember which ``parameters`` of the model ``before`` are not those of the model ``after`` packing."""
-    kept = {id(parameter) for parameter in after.parameters()}
+    remaining = {id(parameter) for parameter in after.parameters()}
     for name, parameter in parameters.items():
-        if id(parameter) not in kept:
+        if id(parameter) not in remaining:
             _replaced[parameter] = name if before is after else f"{name} of the module that was given to pack"
 
 
@@ -114,7 +114,11 @@ def put_packed(model: Model, names: Collection[str]) -> Model:
 
     The model may be on the meta device; everything else stays there.
     """
-    makers = {id(each): partial(_no_weights, each.shape) for name, each in model.named_parameters() if name in names}
+    makers = {
+        id(parameter): partial(_no_weights, parameter.shape)
+        for name, parameter in model.named_parameters()
+        if name in names
+    }
     return _Packing(model, makers).run(model)
 
 
@@ -148,14 +152,14 @@ class _Packing:
     def run(self, model: Model) -> Model:
         return replace_modules(model, self._packable, self._module)
 
-    def replace_weights(self, model: nn.Module, made: Mapping[int, nn.Parameter], before: nn.Module) -> None:
+    def replace_weights(self, model: nn.Module, parameters: Mapping[int, nn.Parameter], before: nn.Module) -> None:
         """Tell the sparsifiers; ``made`` are, by their ids, the deferred parameters that are not packed."""
 
         def convert(weight: SparseWeight) -> SparseWeight:
             packed = self._packed.get(id(weight.parameter))
             if packed is not None:
                 return packed.bind(weight.name, weight.gates)
-            return weight.masked(made[id(weight.parameter)]) if isinstance(weight, DeferredWeight) else weight
+            return weight.masked(parameters[id(weight.parameter)]) if isinstance(weight, DeferredWeight) else weight
 
         for sparsifier in self._sparsifiers:
             sparsifier.replace_weights(model, convert, before)
@@ -197,7 +201,7 @@ class _Packing:
         return self._is_sparse(module) and self._obstacle(module, staying) is None
 
     def _is_sparse(self, module: nn.Module) -> bool:
-        """Whether a sparsifier rules over a weight of a module, or one that may be sparse has zeros."""
+        """Return whether the module has a weight bound to a sparsifier, or a prunable weight containing zeros."""
         ruled = any(id(parameter) in self._makers for parameter in module.parameters(recurse=False))
         hooks = () if self._named else module._forward_pre_hooks.values()
         pruned = any(isinstance(hook, BasePruningMethod) for hook in hooks)
@@ -227,7 +231,7 @@ class _Packing:
         return id(parameter) in self._makers or (not unknown and bool((parameter == 0).any()))
 
     def _module(self, module: nn.Module) -> nn.Module:
-        """What takes the place of a module."""
+        """Return the packed counterpart of a module."""
         weights = {name: self._weight(parameter, gates) for name, (parameter, gates) in _weights(module)}
         return counterpart(module, weights)
 
@@ -247,8 +251,8 @@ def _packed_weight(weight: MaskedWeight, gate_rows: Sequence[int]) -> PackedWeig
 
 
 def sparsifiers(model: nn.Module) -> list[Sparsifier]:
-    """Those that are bound to weights of a model, each once."""
-    return [each for each in listeners(model) if isinstance(each, Sparsifier)]
+    """Return the sparsifiers of a model, each once."""
+    return [listener for listener in listeners(model) if isinstance(listener, Sparsifier)]
 
 
 def _weights(module: nn.Module) -> Iterator[tuple[str, tuple[nn.Parameter, GateLayout]]]:
@@ -299,16 +303,16 @@ class _Unpacking:
         self._parameters: dict[int, nn.Parameter] = {}
 
     def masked(self, weight: SparseWeight) -> SparseWeight:
-        """The same weight of a sparsifier, stored whole."""
+        """Return the masked form of a packed weight."""
         if not isinstance(weight, PackedWeight):
             return weight
         return MaskedWeight(weight.name, self._parameter(weight), weight.gates, weight.topology)
 
     def module(self, module: nn.Module) -> nn.Module:
-        """What takes the place of a packed module."""
+        """Return the dense counterpart of a packed module."""
         children = module._modules.items()
         return original(
-            module, {name: self._parameter(each) for name, each in children if isinstance(each, PackedWeight)}
+            module, {name: self._parameter(child) for name, child in children if isinstance(child, PackedWeight)}
         )
 
     def _parameter(self, weight: PackedWeight) -> nn.Parameter:

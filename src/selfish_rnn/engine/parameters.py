@@ -265,7 +265,7 @@ class ReadOnlyMatrix(DerivedTensor):
                 "load_state_dict; initialize before packing; average packed models with selfish_rnn.AveragedModel"
             )
         with torch._C.DisableTorchFunctionSubclass():
-            copies = [each for each in (*args, *kwargs.values()) if isinstance(each, ReadOnlyMatrix)]
+            copies = [argument for argument in (*args, *kwargs.values()) if isinstance(argument, ReadOnlyMatrix)]
             result = function(*args, **kwargs)
             # A function of a list of copies, such as cat or stack, returns memory of its own.
             return _protected(result, copies[0].untyped_storage().data_ptr()) if copies else result
@@ -306,8 +306,8 @@ def _protected(result: Any, memory: int) -> Any:
     """Make read-only what lies in this memory."""
     if isinstance(result, numpy.ndarray) and result.ctypes.data:
         result.flags.writeable = False
-    if isinstance(result, list | tuple) and any(isinstance(each, Tensor) for each in result):
-        protected = [_protected(each, memory) for each in result]
+    if isinstance(result, list | tuple) and any(isinstance(item, Tensor) for item in result):
+        protected = [_protected(item, memory) for item in result]
         return type(result)(protected) if type(result) in (list, tuple) else result
     if type(result) is Tensor and result.layout is torch.strided and result.untyped_storage().data_ptr() == memory:
         return read_only(result)
@@ -387,10 +387,11 @@ def _warn_about_whole_matrices(optimizer: Optimizer, packed: list[dict[str, Any]
     if packed:
         _train_packed.add(optimizer)
     if optimizer in _train_whole_matrices | _train_packed and _train_whole_matrices and _train_packed:
+        classes = sorted({type(trainer).__name__ for trainer in _train_packed})
         warnings.warn(
             "Muon takes matrices of two dimensions and the values of packed weights are one-dimensional: they are "
-            f"trained by {' and '.join(sorted({type(each).__name__ for each in _train_packed}))}, as biases are. To "
-            "train them by Muon, keep the model masked: do not call pack",
+            f"trained by {' and '.join(classes)}, as biases are. To train them by Muon, keep the model masked: do not "
+            "call pack",
             stacklevel=4,
         )
 

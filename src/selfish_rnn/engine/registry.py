@@ -1,4 +1,4 @@
-"""Which module takes the place of which when a model is packed."""
+"""Registry of modules and their packed counterparts."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def obstacle(module: nn.Module) -> str | None:
 
 def _registered(kind: type[nn.Module]) -> type[nn.Module] | None:
     """Return the class itself or the nearest base that has a packed counterpart."""
-    return next((each for each in kind.__mro__ if each in _counterparts), None)
+    return next((base for base in kind.__mro__ if base in _counterparts), None)
 
 
 _HARMLESS = frozenset(
@@ -165,7 +165,7 @@ def _overridden(kind: Any, base: Any) -> list[str]:
 @functools.cache
 def _instance_names(kind: Any) -> frozenset[str]:
     """Return the names of what instances of the nearest class of torch have."""
-    ours = next((each for each in kind.__mro__ if each.__module__.startswith("torch.nn.modules")), nn.Module)
+    ours = next((base for base in kind.__mro__ if base.__module__.startswith("torch.nn.modules")), nn.Module)
     if ours is nn.Module:
         return frozenset(vars(nn.Module()))
     with torch.device("meta"):
@@ -187,18 +187,18 @@ def counterpart(module: nn.Module, weights: Mapping[str, PackedWeight]) -> nn.Mo
     assert base is not None
     packed: Any = _counterparts[base].packed
     if hasattr(packed, "from_dense"):
-        made: nn.Module = packed.from_dense(module, **weights)
-        carry_hooks(module, made)
+        replacement: nn.Module = packed.from_dense(module, **weights)
+        carry_hooks(module, replacement)
         attributes = _attributes(module, packed)
-        _carry(module, made, attributes, skip=weights)
+        _carry(module, replacement, attributes, skip=weights)
     else:
-        made, attributes = packed.__new__(packed), []
-        made.__dict__.update(module.__dict__)
-        made._parameters = {name: value for name, value in module._parameters.items() if name not in weights}
-        made._buffers, made._modules = dict(module._buffers), {**module._modules, **weights}
+        replacement, attributes = packed.__new__(packed), []
+        replacement.__dict__.update(module.__dict__)
+        replacement._parameters = {name: value for name, value in module._parameters.items() if name not in weights}
+        replacement._buffers, replacement._modules = dict(module._buffers), {**module._modules, **weights}
     if attributes or type(module) is not _stands_for[packed]:
-        made.__dict__[_DENSE_FORM] = (type(module), tuple(attributes))
-    return made
+        replacement.__dict__[_DENSE_FORM] = (type(module), tuple(attributes))
+    return replacement
 
 
 def original(module: nn.Module, matrices: Mapping[str, nn.Parameter]) -> nn.Module:
@@ -206,15 +206,15 @@ def original(module: nn.Module, matrices: Mapping[str, nn.Parameter]) -> nn.Modu
     packed: Any = module
     kind, attributes = module.__dict__.get(_DENSE_FORM, (None, ()))
     if hasattr(packed, "to_dense"):
-        made: nn.Module = packed.to_dense()
+        dense: nn.Module = packed.to_dense()
         for name, parameter in {**module._parameters, **matrices}.items():
             if parameter is not None:
-                setattr(made, name, parameter)
-        carry_hooks(module, made)
-        _carry(module, made, attributes, skip=matrices)
+                setattr(dense, name, parameter)
+        carry_hooks(module, dense)
+        _carry(module, dense, attributes, skip=matrices)
         if kind is not None:
-            made.__class__ = kind
-        return made
+            dense.__class__ = kind
+        return dense
     kind = kind or _stands_for[type(module)]
     swapped: nn.Module = kind.__new__(kind)
     swapped.__dict__.update(module.__dict__)
@@ -228,24 +228,26 @@ def _carry(before: nn.Module, after: nn.Module, attributes: Sequence[str], skip:
     """Take over what a subclass has beyond its base: attributes, modules, buffers and parameters."""
     after.__dict__.update({name: before.__dict__[name] for name in attributes if name in before.__dict__})
     for kind in ("_modules", "_buffers", "_parameters"):
-        own = getattr(after, kind)
-        own.update({name: each for name, each in getattr(before, kind).items() if name not in own and name not in skip})
+        entries = getattr(after, kind)
+        entries.update(
+            {name: entry for name, entry in getattr(before, kind).items() if name not in entries and name not in skip}
+        )
     after._non_persistent_buffers_set |= before._non_persistent_buffers_set
 
 
 class StandIn(nn.Module):
-    """A packed module, which may have the place of an instance of a subclass and then offers its other methods."""
+    """Packed module. In place of an instance of a subclass it offers the other methods of that class."""
 
     def __getattr__(self, name: str) -> Any:
         try:
             return super().__getattr__(name)
         except AttributeError:
             kind, _ = self.__dict__.get(_DENSE_FORM, (None, ()))
-            for each in () if kind is None else kind.__mro__:
-                if each in _counterparts and each is not kind:
+            for base in () if kind is None else kind.__mro__:
+                if base in _counterparts and base is not kind:
                     break
-                if name in vars(each):
-                    attribute = vars(each)[name]
+                if name in vars(base):
+                    attribute = vars(base)[name]
                     return attribute.__get__(self, kind) if hasattr(attribute, "__get__") else attribute
             raise
 
@@ -257,30 +259,30 @@ def carry_hooks(before: nn.Module, after: nn.Module) -> None:
             after.__dict__[name] = before.__dict__[name]
 
 
-def replace_modules(model: Model, wanted: Callable[[nn.Module], bool], make: Callable[[Any], nn.Module]) -> Model:
+def replace_modules(model: Model, matches: Callable[[nn.Module], bool], make: Callable[[Any], nn.Module]) -> Model:
     """Put what ``make`` gives in the place of every module that is ``wanted``, once for each however often it is used.
 
     The model is changed in place, and returned; one that is itself wanted gives way as a whole.
     """
-    made: dict[int, nn.Module] = {}
+    replacements: dict[int, nn.Module] = {}
 
     def replaced(module: nn.Module) -> nn.Module:
-        if id(module) not in made:
-            made[id(module)] = make(module)
-        return made[id(module)]
+        if id(module) not in replacements:
+            replacements[id(module)] = make(module)
+        return replacements[id(module)]
 
-    if wanted(model):
+    if matches(model):
         return cast(Model, replaced(model))
     for module in list(model.modules()):
         for name, child in list(module._modules.items()):
-            if child is not None and wanted(child):
+            if child is not None and matches(child):
                 setattr(module, name, replaced(child))
     return model
 
 
 def put_quantized(model: Model, make: Callable[[PackedWeight], nn.Module]) -> Model:
     """Put what ``make`` gives, int8, in the place of every packed weight; the model is for inference from then on."""
-    kinds = {each.packed: each.quantized for each in _counterparts.values()}
+    kinds = {registered.packed: registered.quantized for registered in _counterparts.values()}
     holders = list(filter(holds_packed, model.modules()))
     model = replace_modules(model, lambda module: isinstance(module, PackedWeight), make)
     for holder in holders:
@@ -289,5 +291,5 @@ def put_quantized(model: Model, make: Callable[[PackedWeight], nn.Module]) -> Mo
 
 
 def holds_packed(module: nn.Module) -> bool:
-    """Whether weights of the module itself are packed."""
+    """Return whether weights of the module itself are packed."""
     return any(isinstance(child, PackedWeight) for child in module._modules.values())

@@ -53,15 +53,15 @@ def named_tensors(model: nn.Module) -> Iterator[tuple[str, Stored]]:
     """Yield every parameter, persistent buffer, packed and int8 weight, in the names of the model before packing."""
     seen: set[int] = set()
     for prefix, module in model.named_modules():
-        own: dict[str, Stored] = {"": module} if isinstance(module, (PackedWeight, QuantizedWeight)) else {}
-        if not own:
+        members: dict[str, Stored] = {"": module} if isinstance(module, (PackedWeight, QuantizedWeight)) else {}
+        if not members:
             transient = module._non_persistent_buffers_set
-            buffers = {name: each for name, each in module._buffers.items() if name not in transient}
-            own = {name: each for name, each in {**module._parameters, **buffers}.items() if each is not None}
-        for name, each in own.items():
-            if id(each) not in seen:
-                seen.add(id(each))
-                yield ".".join(part for part in (prefix, name) if part), each
+            buffers = {name: buffer for name, buffer in module._buffers.items() if name not in transient}
+            members = {name: member for name, member in {**module._parameters, **buffers}.items() if member is not None}
+        for name, member in members.items():
+            if id(member) not in seen:
+                seen.add(id(member))
+                yield ".".join(part for part in (prefix, name) if part), member
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,12 +108,12 @@ class SavedWeights:
 
     @property
     def int8(self) -> bool:
-        """Whether a sparse matrix has int8 values."""
+        """Flag that a sparse matrix has int8 values."""
         return any(key(name, SCALES) in self.tensors for name in self.shapes)
 
     def topologies(self) -> dict[str, Tensor]:
         """Return the positions or bits of every sparse matrix."""
-        names = (each for name in self.shapes for each in stored_keys(self.tensors, name))
+        names = (entry for name in self.shapes for entry in stored_keys(self.tensors, name))
         return {name: self.tensors[name] for name in names if not name.endswith((VALUES, SCALES))}
 
     def quantized(self) -> SavedWeights:
@@ -121,15 +121,15 @@ class SavedWeights:
         tensors = dict(self.tensors)
         for name, shape in self.shapes.items():
             matrix = read_sparse(self.tensors, name, shape)
-            for each in stored_keys(self.tensors, name):
-                del tensors[each]
+            for entry in stored_keys(self.tensors, name):
+                del tensors[entry]
             positions, values, scales = rounded(shape, matrix.positions, matrix.values)
             tensors |= sparse_tensors(name, Topology.plain(shape, positions), values, scales)
         return SavedWeights(tensors, self.shapes)
 
     def dense_names(self) -> set[str]:
         """Return the names of all tensors that belong to no sparse matrix."""
-        return self.tensors.keys() - {each for name in self.shapes for each in stored_keys(self.tensors, name)}
+        return self.tensors.keys() - {entry for name in self.shapes for entry in stored_keys(self.tensors, name)}
 
     def matrix(self, name: str, shape: Shape) -> StoredMatrix:
         """Return a matrix by its weights; of a matrix that is saved dense all exist."""
@@ -199,15 +199,17 @@ def _no_int8_weights(together: int, weight: PackedWeight) -> QuantizedWeight:
 
 def _materialise(model: nn.Module) -> None:
     """Put what will be loaded from the meta device on the CPU; what is one parameter stays one."""
-    made: dict[int, Tensor] = {}
+    replacements: dict[int, Tensor] = {}
     for module in model.modules():
         for name, parameter in list(module._parameters.items()):
             if parameter is not None and parameter.is_meta:
                 empty = torch.empty_like(parameter, device="cpu")
-                setattr(module, name, made.setdefault(id(parameter), nn.Parameter(empty, parameter.requires_grad)))
+                setattr(
+                    module, name, replacements.setdefault(id(parameter), nn.Parameter(empty, parameter.requires_grad))
+                )
         for name, buffer in list(module._buffers.items()):
             if buffer is not None and buffer.is_meta and name not in module._non_persistent_buffers_set:
-                setattr(module, name, made.setdefault(id(buffer), torch.empty_like(buffer, device="cpu")))
+                setattr(module, name, replacements.setdefault(id(buffer), torch.empty_like(buffer, device="cpu")))
 
 
 def _check_fit(model: nn.Module, saved: SavedWeights, source: str) -> None:
@@ -308,7 +310,9 @@ def load_optimizer_state(
     names = _parameter_names(optimizer, model)
     state = {number: entries[name] for number, name in enumerate(names) if name in entries}
     ours = optimizer.state_dict()["param_groups"]
-    groups = [{**group, "params": own["params"]} for group, own in zip(saved["param_groups"], ours, strict=True)]
+    groups = [
+        {**group, "params": current["params"]} for group, current in zip(saved["param_groups"], ours, strict=True)
+    ]
     optimizer.load_state_dict({**saved, "state": state, "param_groups": groups})
 
 

@@ -113,7 +113,7 @@ class AdamSettings(OptimizerSettings):
 
 @dataclass(frozen=True)
 class OptimizerKind:
-    """Everything the project knows about an optimizer.
+    """Settings, constructor and properties of an optimizer.
 
     Attributes:
         settings: section of its settings.

@@ -152,14 +152,10 @@ def understand(model: nn.Module, inputs: Sequence[Tensor], state: Any, axis: int
 
 
 def _one_sequence(x: Tensor, axis: int) -> Tensor:
-    """Return the first sequence of a batch: of (T, B, F) or (B, T, F), or of token ids (T, B) or (B, T)."""
-    others = [other for other in range(2) if other != axis and other < x.ndim]
-    if x.is_floating_point() and x.ndim < 3:
+    """Return the first sequence of a batch: of (T, B, F), (B, T, F) or (B, C, T), or of token ids (T, B) or (B, T)."""
+    if x.ndim < 2 + x.is_floating_point():
         return x
-    for other in others:
-        if axis < 2:
-            x = x.narrow(other, 0, 1)
-    return x
+    return x.narrow(1 if axis == 0 else 0, 0, 1)
 
 
 def _axis_of_time(call: Call) -> tuple[int | None, int | None]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from selfish_rnn.errors import short_repr
 from selfish_rnn.sparsifier.hooks import HookListener, Hooks
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.text import aligned
@@ -167,20 +165,6 @@ def check_keys(state: Mapping[str, Any], keys: Sequence[str], what: str) -> None
     missing = sorted(set(keys) - state.keys())
     if missing:
         raise ValueError(f"this is not the state of {what}: it has no {', '.join(missing)}")
-
-
-def saved_rewirings(state: Mapping[str, Any], current: int | None) -> int | None:
-    """Return the number of rewirings of a saved state; warn if it is not the ``current`` one."""
-    saved = state.get("rewirings", current)
-    if saved is not None and (not isinstance(saved, int) or saved < 1):
-        raise ValueError(f"the saved rewirings must be a whole number of at least 1, got {short_repr(saved)}")
-    if saved != current:
-        warnings.warn(
-            f"the saved sparsifier was made with rewirings={saved}, this one with rewirings={current}: it goes on with "
-            f"{saved}; set sparsifier.rewirings afterwards to lengthen or shorten the run",
-            stacklevel=3,
-        )
-    return saved
 
 
 def _table(weights: Sequence[SparseWeight]) -> str:

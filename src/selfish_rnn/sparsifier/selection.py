@@ -431,3 +431,13 @@ def warn_of_dense(model: nn.Module, chosen: Sequence[Candidate], exclude: Select
             "become sparse: include= names the weights to make sparse, exclude= those that are to stay dense",
             stacklevel=3,
         )
+
+
+def dense_matrices(model: nn.Module, sparse: Iterable[nn.Parameter]) -> list[tuple[str, int]]:
+    """Return the names and sizes of the matrices of a model that are not sparse."""
+    sparse_ids = set(map(id, sparse))
+    return [
+        (name, parameter.numel())
+        for name, parameter in model.named_parameters()
+        if parameter.ndim > 1 and id(parameter) not in sparse_ids
+    ]

@@ -14,36 +14,43 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
-from selfish_rnn.sparsifier.base import SparseTraining, check_keys, saved_rewirings
+from selfish_rnn.sparsifier.base import SparseTraining
+from selfish_rnn.sparsifier.budgets import (
+    NamedSparsities,
+    WeightBudget,
+    grouped_counts,
+    missing_weights,
+    overall_sparsity,
+    prune_counts,
+    total,
+    weight_budgets,
+)
 from selfish_rnn.sparsifier.distributed import ParallelWrapper, common_seed
 from selfish_rnn.sparsifier.hooks import Hooks, ManualUpdates, check_unbound
 from selfish_rnn.sparsifier.optimizer_state import optimizers_of
 from selfish_rnn.sparsifier.rewiring import DenseScores, Layer, Matrices, Matrix, Plan, rewire_matrices
-from selfish_rnn.sparsifier.selection import Candidate, Selector, choose_weights, warn_of_dense
+from selfish_rnn.sparsifier.selection import Candidate, Selector, choose_weights, dense_matrices, warn_of_dense
 from selfish_rnn.sparsifier.start import (
     MIN_SIDE,
-    NamedSparsities,
-    WeightBudget,
-    check_saved_pool,
     check_start,
-    prune_counts,
     rescale_,
-    saved_topologies,
     starting_topologies,
-    total,
     warn_of_cut_off,
-    weight_budgets,
     with_allocation,
     without_narrow,
+)
+from selfish_rnn.sparsifier.state import (
+    checked_topologies,
+    load_gradients,
+    saved_rewirings,
+    saved_topologies_of,
+    weight_gradients,
 )
 from selfish_rnn.sparsifier.units import Granularity, views_of
 from selfish_rnn.sparsifier.weights import SparseWeight
 from selfish_rnn.topology import Allocation, Method, Rewiring, Schedule, prune, rewire
-from selfish_rnn.topology.layout import topology_tensors
 from selfish_rnn.topology.methods import find_method, find_part
 from selfish_rnn.topology.rewiring import PruneCount
-
-STATE_KEYS = ("rewirings_done", "steps_done", "last_rewired_fraction", "parts", "generator", "shapes", "topologies")
 
 
 class Sparsifier(SparseTraining):
@@ -145,9 +152,7 @@ class Sparsifier(SparseTraining):
         budgets: list[WeightBudget] | None = None
         if isinstance(sparsity, Mapping):
             budgets = weight_budgets(model, chosen, views, sparsity)
-            sparsity = 1 - sum(weight_budget.count for weight_budget in budgets) / sum(
-                weight_budget.size for weight_budget in budgets
-            )
+            sparsity = overall_sparsity(budgets)
         self._rewired = [number for number in range(len(chosen)) if budgets is None or not budgets[number].stays_dense]
         self._left_full = sum(candidate.size for number, candidate in enumerate(chosen) if number not in self._rewired)
         rewired = [chosen[number] for number in self._rewired]
@@ -156,7 +161,7 @@ class Sparsifier(SparseTraining):
             chosen, views, self._matrices, self.method, sparsity, budgets, allocation, topology, masks, self._generator
         )
         if sparsity is None:
-            sparsity = 1 - sum(start.count for start in topologies) / sum(start.size for start in topologies)
+            sparsity = overall_sparsity(topologies)
         self.sparsity = sparsity
         if not self._topology_given:
             uniform = budgets is None and self.method.allocation.name == "uniform"
@@ -167,9 +172,9 @@ class Sparsifier(SparseTraining):
         if rescale or (rescale is None and not self._topology_given):
             densities = self._matrices.densities([topologies[number] for number in self._rewired])
             for number, density in zip(self._rewired, densities, strict=True):
-                if rescale or not weights[number].was_sparse:  # a trained model may find its saved topology next
-                    weight_budget = None if budgets is None else budgets[number]
-                    rescale_(weights[number].parameter, topologies[number], density, weight_budget)
+                if rescale or not weights[number].was_sparse:  # a saved topology may be loaded next
+                    own_budget = budgets[number] if budgets else None
+                    rescale_(weights[number].parameter, topologies[number], density, own_budget)
         self.weights: list[SparseWeight] = weights
         self._optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._ddp = ParallelWrapper()
@@ -179,12 +184,7 @@ class Sparsifier(SparseTraining):
         self._scores = DenseScores(self.method.signal, weights, self._optimizers)
         self._hooks = Hooks(self, model)
         self._mask_gradients()
-        sparse_ids = set(map(id, self.hooked_parameters))
-        self._left_dense = [
-            (name, parameter.numel())
-            for name, parameter in model.named_parameters()
-            if parameter.ndim > 1 and id(parameter) not in sparse_ids
-        ]
+        self._left_dense = dense_matrices(model, self.hooked_parameters)
         self._await_rewiring()
 
     @property
@@ -270,19 +270,11 @@ class Sparsifier(SparseTraining):
 
     @property
     def target_weights(self) -> int:
-        """Number of weights that the method promises.
-
-        It is always the same, but for a method that prunes, and for blocks with a kept diagonal: there the number of
-        blocks is the same.
-        """
+        """Number of weights that the method promises; it changes if the method prunes or blocks keep a diagonal."""
         matrices = self._matrices.of(self._rewired_weights)
-        missing = zip(matrices, self._counts_after(self.rewirings_done), strict=True)
-        return self.active_weights + sum(
-            (total(count) - matrix.count) * matrix.views[0].unit_size for matrix, count in missing
-        )
+        return self.active_weights + missing_weights(matrices, self._counts_after(self.rewirings_done))
 
     def _units_after(self, rewirings: int) -> int:
-        """Return the number of units of all rewired matrices after a number of rewirings."""
         return sum(map(total, self._counts_after(rewirings)))
 
     def _counts_after(self, rewirings: int) -> list[PruneCount]:
@@ -354,18 +346,12 @@ class Sparsifier(SparseTraining):
         """Return the rewirings of matrices or layers, each of which comes with the indices of its matrices."""
         network = [partial(matrix.existing, self._scores) for matrix, _ in matrices]
         progress = self._plan.progress(self.rewirings_done)
-        counts = self._prune_counts([members for _, members in matrices]) if self.method.prunes else None
+        counts = None
+        if self.method.prunes:
+            counts = grouped_counts(self._counts_after(self.rewirings_done), [members for _, members in matrices])
         if counts is not None and not self.method.rewires:
             return prune(self.method, network, counts, self._generator, progress)
         return rewire(self.method, network, rate, self._generator, self._part_state, counts, progress)
-
-    def _prune_counts(self, members: Sequence[list[int]]) -> list[PruneCount]:
-        """Return the numbers of units that matrices or layers are pruned to."""
-        counts = self._counts_after(self.rewirings_done)
-        return [
-            counts[indices[0]] if len(indices) == 1 else sum(total(counts[index]) for index in indices)
-            for indices in members
-        ]
 
     # Events of hooks
 
@@ -447,7 +433,7 @@ class Sparsifier(SparseTraining):
         """
         occasional = {
             "gradients": {weight.name: weight.collected_gradient() for weight in self.weights if weight.has_gradient},
-            "weight_gradients": self._weight_gradients() if self.method.uses_weight_gradients else {},
+            "weight_gradients": weight_gradients(self.weights) if self.method.uses_weight_gradients else {},
             "gradients_in_momentum": self._scores.in_momentum() if self._scores.by_momentum else None,
             "manual_updates": self._manual_updates.state(self.hooked_parameters),
         }
@@ -461,18 +447,8 @@ class Sparsifier(SparseTraining):
             "pool": self.method.pool.name if self.method.removal else None,
             "generator": self._generator.get_state(),
             "shapes": {weight.name: list(weight.shape) for weight in self.weights},
-            "topologies": {
-                name: tensor
-                for weight in self.weights
-                if weight.count < weight.size
-                for name, tensor in topology_tensors(weight.name, weight.topology).items()
-            },
+            "topologies": saved_topologies_of(self.weights),
         }
-
-    def _weight_gradients(self) -> dict[str, Tensor]:
-        """Return the gradients of existing weights by name, in the order of their positions."""
-        gradients = ((weight, weight.parameter.grad) for weight in self.weights)
-        return {weight.name: weight.gather(gradient) for weight, gradient in gradients if gradient is not None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a saved topology of the same matrices with the same number of weights.
@@ -480,28 +456,16 @@ class Sparsifier(SparseTraining):
         Weights that were loaded before keep their values inside it. The number of ``rewirings`` is loaded too, as in
         torch's schedulers; a warning says so if it differs.
         """
-        check_keys(state, STATE_KEYS, "a sparsifier")
-        if state["parts"].keys() != self._part_state.keys():
-            raise ValueError(
-                f"the state was saved by a different method than {self.method.name!r}: its parts have other state"
-            )
-        check_saved_pool(state, self.method)
-        topologies = saved_topologies(self.weights, state["topologies"], state["shapes"])
-        for budget, saved in zip(self._budgets or (), topologies, strict=False):
-            if budget.stays_dense and saved.count < saved.size:
-                raise ValueError(
-                    f"sparsity= leaves {budget.chosen.name} dense, and in the saved topology it is sparse: bind the "
-                    "model with the sparsity that the saved run had"
-                )
+        topologies = checked_topologies(state, self.weights, self.method, self._part_state, self._budgets or ())
         rewirings, self.rewirings = self.rewirings, saved_rewirings(state, self.rewirings)
-        own_counts = self._matrices.counts([topologies[number] for number in self._rewired])
-        count = self._left_full + sum(own_counts)
-        promised = self._left_full + self._units_after(state["rewirings_done"])
+        counts = self._matrices.counts([topologies[number] for number in self._rewired])
+        promised = self._units_after(state["rewirings_done"])
         if self._topology_given:  # weights that have just grown were not counted among the non-zeros
-            self._counts = own_counts
-        elif count != promised:
-            self.rewirings = rewirings
-            raise ValueError(f"the saved topology has {count} weights, this sparsifier's settings give {promised}")
+            self._counts = counts
+        elif sum(counts) != promised:
+            self.rewirings, full = rewirings, self._left_full
+            weights = f"{full + sum(counts)} weights, this sparsifier's settings give {full + promised}"
+            raise ValueError(f"the saved topology has {weights}")
         for weight, topology in zip(self.weights, topologies, strict=True):
             weight.load_topology(topology)
             if not self._weights_loaded:
@@ -517,13 +481,7 @@ class Sparsifier(SparseTraining):
             self._hooks.listen_to_forward()
         self._resumed = True
         self._mask_gradients()
-        for weight in self.weights:
-            weight.drop_gradient()
-            if weight.name in state.get("gradients", {}):
-                weight.load_gradient(state["gradients"][weight.name])
-            if weight.name in state.get("weight_gradients", {}):
-                gradient = weight.scatter(state["weight_gradients"][weight.name])
-                weight.parameter.grad = gradient.to(weight.parameter.device, weight.parameter.dtype)
+        load_gradients(self.weights, state)
         self._await_rewiring()
 
     # Looking

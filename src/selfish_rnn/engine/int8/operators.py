@@ -1,4 +1,4 @@
-"""Products with int8 weights, as operators of torch. They have no gradients: torch says so if any is asked for."""
+"""Products with int8 weights, as operators of torch. They have no gradients; torch raises an error for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from selfish_rnn.engine.operators import common
 from selfish_rnn.engine.operators.recurrent import gate_rows
 
 _VECTORS = 8
-"""A layer multiplies the inputs of as few steps at once as make so many: kernels take eight, and sums stay in cache."""
+"""Vectors that a layer multiplies at once, by joining steps: kernels take eight, and sums stay in cache."""
 
 
 def linear(x: Tensor, weight: QuantizedWeight, bias: Tensor | None) -> Tensor:
@@ -25,17 +25,17 @@ def linear(x: Tensor, weight: QuantizedWeight, bias: Tensor | None) -> Tensor:
 
 
 def embedding(tokens: Tensor, weight: QuantizedWeight) -> Tensor:
-    """The rows of W that ``tokens`` name, in single precision."""
+    """Return the rows of W at ``tokens``, in single precision."""
     rows: Tensor = common.call(int8_lookup, tokens.to(torch.int64), weight.windows, weight.shape[1])
     return rows
 
 
 def linear_cross_entropy(x: Tensor, weight: QuantizedWeight, bias: Tensor | None, targets: Tensor) -> Tensor:
     """``cross_entropy(linear(x, weight, bias), targets)``, the mean over all targets, some vectors at a time."""
-    vectors, wanted = x.reshape(-1, x.shape[-1]), targets.flatten()
-    pieces = zip(torch.split(vectors, 512), torch.split(wanted, 512), strict=True)
+    vectors, labels = x.reshape(-1, x.shape[-1]), targets.flatten()
+    pieces = zip(torch.split(vectors, 512), torch.split(labels, 512), strict=True)
     losses = [functional.cross_entropy(linear(some, weight, bias), their, reduction="sum") for some, their in pieces]
-    return torch.stack(losses).sum() / len(wanted)
+    return torch.stack(losses).sum() / len(labels)
 
 
 def window(
@@ -47,7 +47,7 @@ def window(
     h: Tensor,
     c: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer over steps x batch x inputs: the output at every step and the last h and c."""
+    """Run a layer over steps x batch x inputs; return the output at every step and the last h and c."""
     y, c = common.call(int8_layer, x, h, c, inputs.windows, recurrence.windows, *biases, cell)
     return y, y[-1], c
 
@@ -133,5 +133,5 @@ def int8_layer(
 
 
 @int8_layer.register_fake
-def _(x: Tensor, h: Tensor, c: Tensor, *rest: object) -> tuple[Tensor, Tensor]:
+def _(x: Tensor, h: Tensor, c: Tensor, *arguments: object) -> tuple[Tensor, Tensor]:
     return x.new_empty(*x.shape[:2], h.shape[-1]), torch.empty_like(c)

@@ -65,7 +65,7 @@ def _quantized(weight: PackedWeight, together: int) -> QuantizedWeight:
 
 
 def _rounded(weight: PackedWeight) -> PackedWeight:
-    """The same weight with the values that int8 has."""
+    """Return a packed weight with the values that int8 has."""
     positions, places = weight.sorted()
-    kept, numbers, scale = rounded(weight.shape, positions, weight.values.detach()[places])
-    return PackedWeight(weight.shape, kept, numbers * scale[kept // weight.shape[1]], weight.gate_rows)
+    remaining, numbers, scale = rounded(weight.shape, positions, weight.values.detach()[places])
+    return PackedWeight(weight.shape, remaining, numbers * scale[remaining // weight.shape[1]], weight.gate_rows)

@@ -1,4 +1,4 @@
-"""A sparse weight matrix in int8: one byte for each existing weight, one scale for each row."""
+"""Sparse weight matrix in int8: one byte for each existing weight, one scale for each row."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from selfish_rnn.topology import Topology
 from selfish_rnn.topology.layout import POSITIONS, SCALES, VALUES, key, read_sparse, sparse_tensors, stored_keys
 
 MOST_COLUMNS = 65535
-"""Of an int8 matrix: where a window begins takes 16 bits, and no sum overflows 31."""
+"""Most columns of an int8 matrix: the start of a window has 16 bits, and sums stay below 31 bits."""
 
 _LARGE_PAGE = 1 << 21
-"""The kernels ask the system for pages of so many bytes."""
+"""Bytes of a large page."""
 
 _SMALLEST = 1e-30
-"""A row whose weights are all smaller has none."""
+"""Rows with smaller weights only become empty."""
 
 _known = Known[tuple[int, tuple[int, int]]]()
-"""Of every matrix in windows laid out or checked here: for which kernels, and of what shape. Others are refused."""
+"""Target and shape of every matrix in windows that was laid out or checked here. Others are refused."""
 
 
 def windows_shape(windows: Tensor) -> tuple[int, int]:
-    """Rows and columns of a matrix in windows, if a kernel may follow it: one that is laid out for those in use.
+    """Return rows and columns of a matrix in windows, which must be laid out for the kernels in use.
 
     What was not laid out here, such as a copy, is checked whole the first time, and again after it has changed.
     """
@@ -55,12 +55,12 @@ def _checked(windows: Tensor) -> tuple[int, tuple[int, int]]:
 
 
 def quantized_weights(model: nn.Module) -> dict[str, QuantizedWeight]:
-    """The int8 weights of a model, each under its first name, which is that of the dense weight it stands for."""
+    """Return the int8 weights of a model by their first names, those of the dense weights."""
     return {name: module for name, module in model.named_modules() if isinstance(module, QuantizedWeight)}
 
 
 class QuantizedWeight(nn.Module):
-    """The existing weights of a matrix as whole numbers from -127 to 127: ``W[r, k] ~ scale[r] * value``.
+    """Existing weights of a matrix as whole numbers from -127 to 127: ``W[r, k] ~ scale[r] * value``.
 
     ::
 
@@ -76,8 +76,8 @@ class QuantizedWeight(nn.Module):
         positions: sorted row-major positions of the weights that exist.
         values: int8, of these weights in that order, none zero.
         scale: float32, of each row.
-        together: how many weights all matrices have that are read for a word. Where they are too many for a cache, this
-            one is laid out in fewer bytes; results do not depend on it.
+        together: number of weights of all matrices of the model. If they exceed a cache, this one is laid out in fewer
+            bytes; results do not depend on it.
     """
 
     def __init__(
@@ -92,13 +92,13 @@ class QuantizedWeight(nn.Module):
 
     @classmethod
     def from_dense(cls, matrix: Tensor) -> QuantizedWeight:
-        """The weights of a matrix that are not zero."""
+        """Round the nonzero weights of a matrix."""
         positions = matrix.detach().flatten().nonzero().flatten()
         return cls.rounded(matrix.shape, positions, matrix.detach().flatten()[positions])
 
     @classmethod
     def rounded(cls, shape: Sequence[int], positions: Tensor, values: Tensor, together: int = 0) -> QuantizedWeight:
-        """The nearest int8 weights to these in single precision, at sorted row-major positions."""
+        """Round weights at sorted row-major positions to int8."""
         return cls(shape, *rounded(shape, positions, values), together)
 
     def assign(self, positions: Tensor, values: Tensor, scale: Tensor | None) -> None:
@@ -128,26 +128,26 @@ class QuantizedWeight(nn.Module):
 
     @property
     def windows(self) -> Tensor:
-        """The matrix as the kernels in use take it: bytes."""
+        """Bytes of the matrix in the layout of the kernels in use."""
         if self._laid_out != targets.in_use():
             self._lay_out(*self.weights())
         return self._windows
 
     def weights(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The positions of the weights, sorted; their int8 values; the scale of each row."""
+        """Return the sorted positions of the weights, their int8 values and the scale of each row."""
         rows, columns = self.shape
         if _known.get(self._windows) is None:
             raise ValueError("the bytes of this int8 weight were changed from outside: load its state_dict again")
         first = torch.empty(rows + 1, dtype=torch.int64)
         column, values = torch.empty(self.count, dtype=torch.uint16), torch.empty(self.count, dtype=torch.int8)
         scale = torch.empty(rows)
-        found = (first, column, values, scale)
-        library.kernels().selfish_windows_weights(address(self._windows), *map(address, found))
+        parts = (first, column, values, scale)
+        library.kernels().selfish_windows_weights(address(self._windows), *map(address, parts))
         row = torch.repeat_interleave(torch.arange(rows), first.diff())
         return row * columns + column.to(torch.int64), values, scale
 
     def to_dense(self) -> Tensor:
-        """The whole matrix in single precision, zeros included."""
+        """Return the dense matrix in single precision."""
         positions, values, scale = self.weights()
         flat = torch.zeros(self.shape).flatten()
         flat[positions] = values.to(torch.float32) * scale[positions // self.shape[1]]
@@ -164,7 +164,7 @@ class QuantizedWeight(nn.Module):
 
     @property
     def bytes(self) -> int:
-        """What it takes in memory, everything included."""
+        """Bytes in memory."""
         return len(self.windows)
 
     @property
@@ -185,9 +185,9 @@ class QuantizedWeight(nn.Module):
     # State
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles carry the weights, and are laid out where they are made."""
-        kept = {name: value for name, value in self.__dict__.items() if name not in ("_windows", "_laid_out")}
-        return {**kept, "weights": self.weights()}
+        """Return the weights in place of their layout, which depends on the processor."""
+        state = {name: value for name, value in self.__dict__.items() if name not in ("_windows", "_laid_out")}
+        return {**state, "weights": self.weights()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         weights = state.pop("weights")
@@ -217,7 +217,7 @@ class QuantizedWeight(nn.Module):
         name = prefix.removesuffix(".")
         stored = stored_keys(state_dict, name)
         if strict:
-            unexpected_keys += [each for each in state_dict if each.startswith(prefix) and each not in stored]
+            unexpected_keys += [key for key in state_dict if key.startswith(prefix) and key not in stored]
         if not stored:
             missing_keys += [key(name, VALUES), key(name, POSITIONS), key(name, SCALES)] if strict else []
             return
@@ -228,7 +228,7 @@ class QuantizedWeight(nn.Module):
 
 
 def _fresh_memory(size: int) -> Tensor:
-    """Bytes that nothing was written to yet; where they have room for a large page they begin with one."""
+    """Return fresh memory that starts with a large page if it is large enough."""
     if size < _LARGE_PAGE or not hasattr(mmap, "MAP_ANONYMOUS"):
         return torch.empty(size, dtype=torch.uint8)
     # What torch gives may have been in use before, in small pages.
@@ -239,7 +239,7 @@ def _fresh_memory(size: int) -> Tensor:
 
 
 def rounded(shape: Sequence[int], positions: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Int8 weights: the positions of those that do not round to zero, their values, and the scale of each row."""
+    """Return the positions of weights that do not round to zero, their int8 values and the scale of each row."""
     rows, columns = shape
     values = values.detach().to(torch.float32)
     if not bool(torch.isfinite(values).all()):
@@ -248,12 +248,12 @@ def rounded(shape: Sequence[int], positions: Tensor, values: Tensor) -> tuple[Te
     largest = torch.zeros(rows).scatter_reduce_(0, row, values.abs(), "amax")
     scale = torch.where(largest < _SMALLEST, 0.0, largest / 127)
     numbers = torch.where(scale[row] > 0, values / scale[row], 0.0).round().clamp(-127, 127).to(torch.int8)
-    kept = numbers != 0
-    return positions[kept], numbers[kept], scale
+    nonzero = numbers != 0
+    return positions[nonzero], numbers[nonzero], scale
 
 
 def check_weights(shape: tuple[int, int], positions: Tensor, values: Tensor, scale: Tensor) -> None:
-    """Refuse what no kernel may follow."""
+    """Raise an error for weights that no kernel may read."""
     rows, columns = shape
     if min(shape) < 1 or columns > MOST_COLUMNS:
         raise ValueError(f"an int8 matrix has at least one row and from 1 to {MOST_COLUMNS} columns, not {shape}")

@@ -11,7 +11,7 @@ namespace SELFISH_TARGET {
 template <int N>
 using Whole = std::conditional_t<8 * N % kLanes<Widest> == 0, Widest, V8>;
 
-constexpr int kLinesAhead = 6;  // entries whose line of d is fetched early: lines lie in the order of their lengths
+constexpr int kLinesAhead = 8;  // entries whose line of d is fetched early: lines lie in the order of their lengths
 
 template <int Width, class Local>
 SELFISH_INLINE void fetch_ahead(const Entry<Local>* entry, const Entry<Local>* end, const float* d) {
@@ -68,7 +68,9 @@ SELFISH_INLINE void inner_products_of_rest(int count, float* products, const uin
 // The sums of a tile go to memory of their own first. There a line may write zeros where the next one begins; in the
 // gradient, the next line would have to wait for what it then reads.
 template <int N>
-inline void sddmm_tile(const TileOf<uint8_t>& tile, float* gradients, const float* x, const float* d) {
+inline void sddmm_tile(const TileOf<uint8_t>& tile, float* gradients, const float* x, const float* d,
+                       Ahead& ahead_) {
+  Ahead ahead(ahead_);  // in registers
   using V = Whole<N>;
   constexpr int kWidth = 8 * N, kLane = kLanes<V>, kVectors = kWidth / kLane, kMany = kTogether<V>;
   using C = Columns<V, kVectors>;
@@ -79,6 +81,7 @@ inline void sddmm_tile(const TileOf<uint8_t>& tile, float* gradients, const floa
   for (const Entry<uint8_t>*entry = tile.entries, *end = entry + tile.count; entry != end; ++entry) {
     const float* row = d + entry->line * kWidth;
     fetch_ahead<kWidth>(entry, end, d);
+    ahead.fetch_some();
     V of_row[kVectors];
     SELFISH_UNROLL for (int n = 0; n < kVectors; ++n) of_row[n] = load<V>(row + kLane * n);
     int left = entry->count_minus_one + 1;
@@ -87,6 +90,7 @@ inline void sddmm_tile(const TileOf<uint8_t>& tile, float* gradients, const floa
     inner_products_of_rest<C>(left, product, local, x, of_row);
     local += left, product += left;
   }
+  ahead_ = ahead;
   float* gradient = gradients + tile.start;
   int64_t at = 0;
   for (; at + kLanes<Widest> <= count; at += kLanes<Widest>)
@@ -119,7 +123,8 @@ struct Waiting {
 
 // The same for large tiles, whose lines have a few weights each: those of several lines are summed together.
 template <int N>
-inline void sddmm_tile(const TileOf<uint16_t>& tile, float* gradients, const float* x, const float* d) {
+inline void sddmm_tile(const TileOf<uint16_t>& tile, float* gradients, const float* x, const float* d,
+                       Ahead& ahead) {
   using V = Whole<N>;
   constexpr int kWidth = 8 * N, kLane = kLanes<V>, kVectors = kWidth / kLane;
   const uint16_t* local = tile.local;
@@ -128,6 +133,7 @@ inline void sddmm_tile(const TileOf<uint16_t>& tile, float* gradients, const flo
   for (const Entry<uint16_t>*entry = tile.entries, *end = entry + tile.count; entry != end; ++entry) {
     const float* row = d + entry->line * kWidth;
     fetch_ahead<kWidth>(entry, end, d);
+    ahead.fetch_some();
     V of_row[kVectors];
     SELFISH_UNROLL for (int n = 0; n < kVectors; ++n) of_row[n] = load<V>(row + kLane * n);
     for (int left = entry->count_minus_one + 1; left > 0;) {
@@ -157,22 +163,22 @@ inline void sddmm_tile_single(const TileOf<Local>& tile, float* gradients, const
 }
 
 template <class Local>
-inline void sddmm_of(int width, const TileOf<Local>& tile, float* gradients, const float* x, const float* d) {
+inline void sddmm_of(int width, const TileOf<Local>& tile, float* gradients, const float* x, const float* d, Ahead& ahead) {
   switch (width) {
     case 1: sddmm_tile_single(tile, gradients, x, d); break;
-    case 8: sddmm_tile<1>(tile, gradients, x, d); break;
-    case 16: sddmm_tile<2>(tile, gradients, x, d); break;
-    case 24: sddmm_tile<3>(tile, gradients, x, d); break;
-    case 32: sddmm_tile<4>(tile, gradients, x, d); break;
-    case 40: sddmm_tile<5>(tile, gradients, x, d); break;
-    case 48: sddmm_tile<6>(tile, gradients, x, d); break;
-    case 56: sddmm_tile<7>(tile, gradients, x, d); break;
-    default: sddmm_tile<8>(tile, gradients, x, d);
+    case 8: sddmm_tile<1>(tile, gradients, x, d, ahead); break;
+    case 16: sddmm_tile<2>(tile, gradients, x, d, ahead); break;
+    case 24: sddmm_tile<3>(tile, gradients, x, d, ahead); break;
+    case 32: sddmm_tile<4>(tile, gradients, x, d, ahead); break;
+    case 40: sddmm_tile<5>(tile, gradients, x, d, ahead); break;
+    case 48: sddmm_tile<6>(tile, gradients, x, d, ahead); break;
+    case 56: sddmm_tile<7>(tile, gradients, x, d, ahead); break;
+    default: sddmm_tile<8>(tile, gradients, x, d, ahead);
   }
 }
 
-inline void sddmm(int width, const Tile& tile, float* gradients, const float* x, const float* d) {
-  with_local(tile.large, [&](auto local) { sddmm_of(width, tile.of<decltype(local)>(), gradients, x, d); });
+inline void sddmm(int width, const Tile& tile, float* gradients, const float* x, const float* d, Ahead& ahead) {
+  with_local(tile.large, [&](auto local) { sddmm_of(width, tile.of<decltype(local)>(), gradients, x, d, ahead); });
 }
 
 }  // namespace SELFISH_TARGET

@@ -22,27 +22,30 @@ struct Softmax {
 
   // Puts e^(score - largest) in the place of every score: its gradient is then a product away.
   void exponentiate(float* scores, int64_t lines, int width) {
+    constexpr int kLane = kLanes<Widest>;
     int at = 0;
-    for (; at + 16 <= width; at += 16) exponentiate_columns<2>(scores + at, lines, width, at);  // a whole cache line
-    if (at < width) exponentiate_columns<1>(scores + at, lines, width, at);
+    for (; at + 2 * kLane <= width; at += 2 * kLane) exponentiate_columns<Widest, 2>(scores + at, lines, width, at);
+    for (; at + kLane <= width; at += kLane) exponentiate_columns<Widest, 1>(scores + at, lines, width, at);
+    if (at < width) exponentiate_columns<V8, 1>(scores + at, lines, width, at);
   }
 
-  template <int N>
+  template <class V, int N>
   void exponentiate_columns(float* scores, int64_t lines, int width, int at) {
-    V8 top[N], sum_here[N] = {};
-    SELFISH_UNROLL for (int i = 0; i < N; ++i) top[i] = load<V8>(largest + at + 8 * i);
+    constexpr int kLane = kLanes<V>;
+    V top[N], sum_here[N] = {};
+    SELFISH_UNROLL for (int i = 0; i < N; ++i) top[i] = load<V>(largest + at + kLane * i);
     for (int64_t line = 0; line < lines; ++line)
-      SELFISH_UNROLL for (int i = 0; i < N; ++i) top[i] = max(load<V8>(scores + line * width + 8 * i), top[i]);
+      SELFISH_UNROLL for (int i = 0; i < N; ++i) top[i] = max(load<V>(scores + line * width + kLane * i), top[i]);
     for (int64_t line = 0; line < lines; ++line)
       SELFISH_UNROLL for (int i = 0; i < N; ++i) {
-        float* here = scores + line * width + 8 * i;
-        const V8 power = exp(load<V8>(here) - top[i]);
-        store<V8>(here, power);
+        float* here = scores + line * width + kLane * i;
+        const V power = exp(load<V>(here) - top[i]);
+        store<V>(here, power);
         sum_here[i] += power;
       }
     SELFISH_UNROLL for (int i = 0; i < N; ++i) {
-      store<V8>(largest + at + 8 * i, top[i]);
-      store<V8>(total + at + 8 * i, sum_here[i]);
+      store<V>(largest + at + kLane * i, top[i]);
+      store<V>(total + at + kLane * i, sum_here[i]);
     }
   }
 

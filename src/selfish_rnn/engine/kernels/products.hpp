@@ -115,6 +115,12 @@ struct Groups {
   int stop(int group) const { return std::min(tiles, (group + 1) * size); }
 };
 
+// Whether panels of so many features are too large to stay in the second cache, so that they are fetched ahead.
+inline bool come_from_afar(const Panels& panels, int64_t features) {
+  constexpr int64_t kSecondCache = 1 << 18;  // floats
+  return panels.floats(features) > kSecondCache;
+}
+
 inline void fill_lines(float* panel, int width, int64_t lines, const float* bias) {
   if (bias == nullptr) {
     std::fill(panel, panel + lines * width, 0.f);
@@ -145,6 +151,7 @@ inline void spmm_groups(const Packed& packed, const float* values, const float* 
                             const Panels& panels, const Groups& groups, Place place, Sink sink) {
   const Side<Transposed> out{packed};
   const Side<!Transposed> in{packed};
+  const bool far = come_from_afar(panels, in.lines());
 #pragma omp parallel for collapse(2) schedule(dynamic, 1)
   for (int group = 0; group < groups.count; ++group)
     for (int panel = 0; panel < panels.count; ++panel) {
@@ -152,10 +159,16 @@ inline void spmm_groups(const Packed& packed, const float* values, const float* 
       float* piece = place(first, lines, panel);
       fill_lines(piece, panels.width, lines, bias == nullptr ? nullptr : bias + first);
       for (int across = 0; across < in.tiles(); ++across) {
-        const float* from = x + (panel * in.lines() + in.first(across)) * panels.width;
+        const auto start = [&](int tile) { return x + (panel * in.lines() + in.first(tile)) * panels.width; };
+        // Meanwhile the activations of the next tiles are fetched.
+        int64_t entries = 0;
         for (int along = groups.first(group); along < groups.stop(group); ++along)
-          spmm(panels.width, out.tile(along, across), values, from,
-                   piece + (out.first(along) - first) * panels.width);
+          entries += out.tile(along, across).count;
+        Ahead ahead(start(across), 0);
+        if (far && across + 1 < in.tiles()) ahead = Ahead::all(start(across + 1), start(across + 2) - start(across + 1), entries);
+        for (int along = groups.first(group); along < groups.stop(group); ++along)
+          spmm(panels.width, out.tile(along, across), values, start(across),
+               piece + (out.first(along) - first) * panels.width, ahead);
       }
       sink(group, first, lines, panel, piece);
     }
@@ -176,6 +189,7 @@ inline void spmm_panels(const Packed& packed, const float* values, const float* 
 inline void sddmm_panels(const Packed& packed, float* gradients, const float* x, const float* d,
                              const Panels& panels, bool afresh) {
   const Groups groups(packed.row_tiles(), packed.rows(), 1);
+  const bool far = come_from_afar(panels, packed.columns());
 #pragma omp parallel for schedule(dynamic, 1)
   for (int group = 0; group < groups.count; ++group) {
     const int64_t begin = packed.value_start[groups.first(group) * packed.column_tiles()];
@@ -183,10 +197,18 @@ inline void sddmm_panels(const Packed& packed, float* gradients, const float* x,
     if (afresh) std::fill(gradients + begin, gradients + end, 0.f);
     for (int panel = 0; panel < panels.count; ++panel)
       for (int column_tile = 0; column_tile < packed.column_tiles(); ++column_tile) {
-        const float* from = x + (panel * packed.columns() + packed.first_column(column_tile)) * panels.width;
+        const auto start = [&](int tile) {
+          return x + (panel * packed.columns() + packed.first_column(tile)) * panels.width;
+        };
+        int64_t entries = 0;
         for (int row_tile = groups.first(group); row_tile < groups.stop(group); ++row_tile)
-          sddmm(panels.width, packed.tile(row_tile, column_tile), gradients, from,
-                    d + (panel * packed.rows() + packed.first_row(row_tile)) * panels.width);
+          entries += packed.tile(row_tile, column_tile).count;
+        Ahead ahead(start(column_tile), 0);
+        if (far && column_tile + 1 < packed.column_tiles())
+          ahead = Ahead::all(start(column_tile + 1), start(column_tile + 2) - start(column_tile + 1), entries);
+        for (int row_tile = groups.first(group); row_tile < groups.stop(group); ++row_tile)
+          sddmm(panels.width, packed.tile(row_tile, column_tile), gradients, start(column_tile),
+                d + (panel * packed.rows() + packed.first_row(row_tile)) * panels.width, ahead);
       }
   }
 }

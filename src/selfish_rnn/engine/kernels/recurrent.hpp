@@ -158,8 +158,23 @@ void forward(const LayerForward& layer) {
           }
         for (int panel = 0; panel < layout.panels.count; ++panel)
           for (int column_tile = 0; column_tile < recurrence.column_tiles(); ++column_tile)
-            for (int gate = 0; gate < Cell::kGates; ++gate)
+            for (int gate = 0; gate < Cell::kGates; ++gate) {
+              // Products reach the sums of inputs in the order of the lines' lengths, which no processor foresees. They
+              // come from the outer caches, a share of the next chunk's for each tile of this one.
+              const bool more = chunk + 1 < share.end;
+              const int after = more ? chunk + 1 : share.begin;
+              if (more || step + 1 < layout.steps) {
+                const float* sums = layout.at(layer.gates, step + !more, 0, lines);
+                const int64_t first = gate * hidden + recurrence.first_row(after);
+                const int64_t count = recurrence.first_row(after + 1) - recurrence.first_row(after);
+                for (int part = 0; part < layout.parts; ++part) {
+                  const int width = layout.part(part).width;
+                  fetch_share(layout.at(sums, 0, part, lines) + first * width, count * width, column_tile,
+                              recurrence.column_tiles());
+                }
+              }
               matrix.add_product(gate * chunks + chunk, column_tile, panel, state(step), step_sums);
+            }
         for (int part = 0; part < layout.parts; ++part) {
           const int width = layout.part(part).width;
           float* after = layout.at(state(step + 1), 0, part, hidden);

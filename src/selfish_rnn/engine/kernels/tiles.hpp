@@ -76,6 +76,27 @@ SELFISH_INLINE void fetch(Pieces<float> line) {
   if constexpr (C::kRest > 0) __builtin_prefetch(line.rest, 1);
 }
 
+// Memory that is needed next, fetched a little with every entry: what comes from the outer caches comes during the
+// products, and not in their way. Activations of a tile are read in no order that a processor foresees.
+class Ahead {
+ public:
+  Ahead(const float* from, int64_t step) : from_(from), step_(step) {}
+  // From here on, in steps of so many cache lines that all is reached within so many entries.
+  static Ahead all(const float* from, int64_t floats, int64_t entries) {
+    constexpr int64_t kFloats = 16;  // of a cache line
+    const int64_t lines = (floats / kFloats + entries / 2) / std::max<int64_t>(entries, 1);
+    return {from, std::max<int64_t>(lines, 1) * kFloats};
+  }
+  SELFISH_INLINE void fetch_some() {
+    __builtin_prefetch(from_);
+    from_ += step_;
+  }
+
+ private:
+  const float* from_;
+  int64_t step_;
+};
+
 // A single column does so little with a weight that the weights, which come from far, cannot come fast enough: what is
 // needed some rows later is fetched, beyond the page to which processors confine themselves.
 template <class Local>
@@ -165,11 +186,13 @@ SELFISH_INLINE void add_products(Sums<C>* sum, int fours, const Local* local, co
 // hide the time an addition takes where one row has too few vectors for that.
 template <class C, int Sets, int Rest, class Local>
 SELFISH_INLINE void spmm_run(const Entry<Local>* entry, const Entry<Local>* end, int count, const Local*& local,
-                             const float*& value, Pieces<const float> x, Pieces<float> y) {
+                             const float*& value, Pieces<const float> x, Pieces<float> y, Ahead& ahead_) {
+  Ahead ahead(ahead_);  // in registers
   for (; entry != end; ++entry) {
     const Pieces<float> line = y.template line<C>(entry->line);
     fetch<C>(y.template line<C>(entry[kAhead].line));
     if constexpr (C::kSingle) fetch_weights(local, value, 4 * count + Rest);
+    if constexpr (C::kMain == kWidest) ahead.fetch_some();
     Sums<C> sum[Sets];
     sum[0].load_from(line);
     SELFISH_UNROLL for (int set = 1; set < Sets; ++set) sum[set].clear();
@@ -178,11 +201,13 @@ SELFISH_INLINE void spmm_run(const Entry<Local>* entry, const Entry<Local>* end,
     SELFISH_UNROLL for (int set = 1; set < Sets; ++set) sum[0].add(sum[set]);
     sum[0].store_to(line);
   }
+  ahead_ = ahead;
 }
 
 // y += W x for one tile; x and y are the panels from the tile's first column and first row on.
 template <class C, class Local>
-inline void spmm_tile(const TileOf<Local>& tile, const float* values, Pieces<const float> x, Pieces<float> y) {
+inline void spmm_tile(const TileOf<Local>& tile, const float* values, Pieces<const float> x, Pieces<float> y,
+                      Ahead& ahead) {
   constexpr int kVectors = C::N + (C::kRest > 0), kSets = kVectors == 1 ? 4 : kVectors <= 3 ? 2 : 1;
   const Entry<Local>*entry = tile.entries, *end = tile.entries + tile.count;
   const Local* local = tile.local;
@@ -192,10 +217,10 @@ inline void spmm_tile(const TileOf<Local>& tile, const float* values, Pieces<con
     const Entry<Local>* stop = entry + 1;
     while (stop != end && stop->count_minus_one + 1 == length) ++stop;
     switch (length % 4) {
-      case 0: spmm_run<C, kSets, 0>(entry, stop, length / 4, local, value, x, y); break;
-      case 1: spmm_run<C, kSets, 1>(entry, stop, length / 4, local, value, x, y); break;
-      case 2: spmm_run<C, kSets, 2>(entry, stop, length / 4, local, value, x, y); break;
-      default: spmm_run<C, kSets, 3>(entry, stop, length / 4, local, value, x, y);
+      case 0: spmm_run<C, kSets, 0>(entry, stop, length / 4, local, value, x, y, ahead); break;
+      case 1: spmm_run<C, kSets, 1>(entry, stop, length / 4, local, value, x, y, ahead); break;
+      case 2: spmm_run<C, kSets, 2>(entry, stop, length / 4, local, value, x, y, ahead); break;
+      default: spmm_run<C, kSets, 3>(entry, stop, length / 4, local, value, x, y, ahead);
     }
     entry = stop;
   }
@@ -228,10 +253,11 @@ inline void with_rest(int main, Work work) {
   }
 }
 
-inline void spmm(int main, int rest, const Tile& tile, const float* values, Pieces<const float> x, Pieces<float> y) {
+inline void spmm(int main, int rest, const Tile& tile, const float* values, Pieces<const float> x, Pieces<float> y,
+                 Ahead& ahead) {
   with_local(tile.large, [&](auto local) {
     const auto tile_here = tile.of<decltype(local)>();
-    const auto work = [&](auto columns) { spmm_tile<decltype(columns)>(tile_here, values, x, y); };
+    const auto work = [&](auto columns) { spmm_tile<decltype(columns)>(tile_here, values, x, y, ahead); };
     switch (rest) {
       case 0: return with_columns(main, work);
       case 4: return with_rest<4>(main, work);
@@ -240,8 +266,13 @@ inline void spmm(int main, int rest, const Tile& tile, const float* values, Piec
   });
 }
 
+inline void spmm(int width, const Tile& tile, const float* values, const float* x, float* y, Ahead& ahead) {
+  spmm(width, 0, tile, values, {x, x}, {y, y}, ahead);
+}
+
 inline void spmm(int width, const Tile& tile, const float* values, const float* x, float* y) {
-  spmm(width, 0, tile, values, {x, x}, {y, y});
+  Ahead none(x, 0);
+  spmm(width, tile, values, x, y, none);
 }
 
 }  // namespace SELFISH_TARGET

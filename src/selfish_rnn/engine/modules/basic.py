@@ -22,16 +22,16 @@ Self = TypeVar("Self", bound="PackedCells[Any]")
 
 
 class PackedCells(StandIn, Generic[Dense]):
-    """What packed recurrent layers and cells have in common; arguments, names and shapes are those of torch's."""
+    """Common part of packed recurrent layers and cells."""
 
     kind: ClassVar[Any]
-    """The class of torch it stands for."""
+    """Class of torch that it replaces."""
 
     cell: str
-    """The name of the cell among the kernels."""
+    """Name of the cell in the kernels."""
 
     arguments: ClassVar[Sequence[str]]
-    """Those that torch's module is made with, and keeps under the same names."""
+    """Constructor arguments of torch's module, which are its attributes too."""
 
     hidden_size: int
 
@@ -40,7 +40,7 @@ class PackedCells(StandIn, Generic[Dense]):
 
     @classmethod
     def from_dense(cls: type[Self], dense: Any, **weights: PackedWeight) -> Self:
-        """With the non-zero weights of a dense module, or with ``weights`` in the place of those of their names."""
+        """Return a packed module with the nonzero weights of a dense one, or with ``weights`` of their names."""
         if not isinstance(dense, cls.kind):
             raise TypeError(f"{cls.__name__} is made from {cls.kind.__name__}, not from {type(dense).__name__}")
         packed = cls.__new__(cls)
@@ -87,18 +87,18 @@ def take_parameters(
             packed.register_parameter(name, copied)
             continue
         rows = (parameter.shape[0],) if name.startswith("weight_hr") else gates
-        given = weights.get(name)
-        if given is not None and (given.shape != parameter.shape or given.gate_rows != rows):
+        weight = weights.get(name)
+        if weight is not None and (weight.shape != parameter.shape or weight.gate_rows != rows):
             raise ValueError(f"{name} needs a packed weight of {tuple(parameter.shape)} with gates of {rows}")
-        packed.add_module(name, PackedWeight.from_dense(parameter, None, rows) if given is None else given)
+        packed.add_module(name, PackedWeight.from_dense(parameter, None, rows) if weight is None else weight)
 
 
 @torch.no_grad()
 def give_parameters(packed: nn.Module, dense: Dense) -> Dense:
     """Give a dense module the parameters and the mode of a packed one, with zeros where no weight exists."""
     for name, parameter in dense.named_parameters():
-        own = getattr(packed, name)
-        parameter.copy_(own.to_dense() if isinstance(own, PackedWeight | QuantizedWeight) else own)
+        weight = getattr(packed, name)
+        parameter.copy_(weight.to_dense() if isinstance(weight, PackedWeight | QuantizedWeight) else weight)
     return dense.train(packed.training)
 
 
@@ -113,7 +113,7 @@ class PackedLinear(StandIn):
     """
 
     kind: ClassVar[type[nn.Linear]] = nn.Linear
-    """The class it stands for."""
+    """Class that it replaces."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class PackedLinear(StandIn):
 
     @classmethod
     def from_dense(cls, linear: nn.Linear, weight: PackedWeight | None = None) -> PackedLinear:
-        """A layer with the non-zero weights of a dense one, or with ``weight`` in their place."""
+        """Return a layer with the nonzero weights of a dense one, or with ``weight``."""
         packed = cls.__new__(cls)
         nn.Module.__init__(packed)
         packed.in_features, packed.out_features = linear.in_features, linear.out_features
@@ -146,14 +146,14 @@ class PackedLinear(StandIn):
         return packed.train(linear.training)
 
     def to_dense(self) -> nn.Linear:
-        """An ordinary layer with zeros where no weight exists."""
+        """Return an ordinary layer, with zeros where no weight exists."""
         return give_parameters(self, self.kind(self.in_features, self.out_features, self.bias is not None))
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.linear(x, self.weight, self.bias)
 
     def cross_entropy(self, x: Tensor, targets: Tensor) -> Tensor:
-        """The mean cross-entropy of this layer's output with ``targets``, without keeping the output."""
+        """Return the mean cross-entropy of the output with ``targets``, without storing the output."""
         return functional.linear_cross_entropy(x, self.weight, self.bias, targets)
 
     def extra_repr(self) -> str:
@@ -204,7 +204,7 @@ class PackedEmbedding(StandIn):
 
     @classmethod
     def from_dense(cls, embedding: nn.Embedding, weight: PackedWeight | None = None) -> PackedEmbedding:
-        """An embedding with the non-zero weights of a dense one, or with ``weight`` in their place."""
+        """Return an embedding with the nonzero weights of a dense one, or with ``weight``."""
         obstacle = _obstacle(embedding)
         if obstacle is not None:
             raise ValueError(f"a packed embedding has no {obstacle}")
@@ -216,7 +216,7 @@ class PackedEmbedding(StandIn):
         return packed.train(embedding.training)
 
     def to_dense(self) -> nn.Embedding:
-        """An ordinary embedding with zeros where no weight exists."""
+        """Return an ordinary embedding, with zeros where no weight exists."""
         return give_parameters(self, nn.Embedding(self.num_embeddings, self.embedding_dim, self.padding_idx))
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from selfish_rnn.engine.registry import register_packed
 
 
 class PackedRecurrentCell(PackedCells[nn.RNNCellBase]):
-    """What the packed cells have in common."""
+    """Common part of the packed cells."""
 
     arguments: ClassVar[Sequence[str]] = ("input_size", "hidden_size", "bias")
 
@@ -86,7 +86,7 @@ class PackedLSTMCell(PackedRecurrentCell):
 
 
 class _WithoutCell(PackedRecurrentCell):
-    """What has no c beside its h."""
+    """Cells without a state c."""
 
     def forward(self, x: Tensor, state: Tensor | None = None) -> Tensor:
         return self._step(x, state, None)[0]
@@ -100,7 +100,7 @@ class PackedGRUCell(_WithoutCell):
 
 
 class Elman(nn.Module):
-    """What is made with a ``nonlinearity``, ``"tanh"`` or ``"relu"``, and has a cell of its name."""
+    """Modules with a ``nonlinearity``, ``"tanh"`` or ``"relu"``, that selects the cell."""
 
     nonlinearity: str
 

@@ -1,4 +1,4 @@
-"""One recurrent layer: over a window, or over sequences of different lengths, in either direction."""
+"""Recurrent layers over a window or over sequences of different lengths, in either direction."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run_window(
     h: Tensor,
     c: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer over steps x batch x inputs: the output at every step and the last h and c.
+    """Run a layer over steps x batch x inputs; return the output at every step and the last h and c.
 
     ``recurrent_values`` are others than those of the recurrent weight, for instance some of them dropped.
     """
@@ -55,7 +55,7 @@ def projected_lstm(
     h: Tensor,
     c: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """An LSTM whose state is projected (Sak et al. 2014), h = R (o tanh(c)), step by step: no kernel has it whole."""
+    """Run an LSTM with a projected state (Sak et al. 2014), h = R (o tanh(c)), step by step."""
     if len(x) == 0:
         raise ValueError("a window needs at least one step")
     from_inputs, outputs = linear(x, inputs, biases[0]), []
@@ -68,7 +68,7 @@ def projected_lstm(
 
 
 def over_window(layer: Layer, x: Tensor, h: Tensor, c: Tensor, backwards: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """A layer over a window whose sequences have one length; ``backwards`` from the last step to the first."""
+    """Run a layer over a window of sequences of one length, ``backwards`` from the last step to the first."""
     if not backwards:
         return layer(x, h, c)
     y, h, c = layer(x.flip(0), h, c)
@@ -78,7 +78,7 @@ def over_window(layer: Layer, x: Tensor, h: Tensor, c: Tensor, backwards: bool) 
 def over_sequences(
     layer: Layer, data: Tensor, batch_sizes: Tensor, h: Tensor, c: Tensor, backwards: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A layer over the data of a ``PackedSequence``, whose sequences are sorted, the longest first.
+    """Run a layer over the data of a ``PackedSequence``, whose sequences are sorted from the longest on.
 
     Steps that have equally many sequences are one window, so none is computed for a sequence that has ended. Forwards
     the states of those that end at a window are set aside; backwards those that begin there join.

@@ -25,7 +25,7 @@ Self = TypeVar("Self", bound="PackedRecurrent")
 
 
 class PackedRecurrent(PackedCells[nn.RNNBase]):
-    """What the packed LSTM, GRU and RNN have in common.
+    """Common part of the packed LSTM, GRU and RNN.
 
     ``weight_ih_l0`` and so on are :class:`~selfish_rnn.engine.PackedWeight`. Windows, single sequences and
     ``PackedSequence`` are taken, the latter without a step for a sequence that has ended.
@@ -73,17 +73,17 @@ class PackedRecurrent(PackedCells[nn.RNNBase]):
 
     @property
     def mode(self) -> str:
-        """As torch's modules say it: ``"LSTM"``, ``"GRU"``, ``"RNN_TANH"`` or ``"RNN_RELU"``."""
+        """Mode in torch's words: ``"LSTM"``, ``"GRU"``, ``"RNN_TANH"`` or ``"RNN_RELU"``."""
         return self.cell.upper()
 
     @property
     def _ends(self) -> tuple[str, ...]:
-        """How the names of weights end, for each direction."""
+        """Endings of the names of weights, for each direction."""
         return ("", "_reverse") if self.bidirectional else ("",)
 
     @property
     def _outputs(self) -> int:
-        """How many features one direction of a layer gives."""
+        """Number of features of one direction of a layer."""
         return self.proj_size or self.hidden_size
 
     def flatten_parameters(self) -> None:
@@ -158,16 +158,16 @@ class PackedRecurrent(PackedCells[nn.RNNBase]):
             x = torch.cat(outputs, -1) if len(outputs) > 1 else outputs[0]
         return x, torch.stack(hidden), torch.stack(cells)
 
-    def _state(self, what: str, x: Tensor, batch: int, features: int, given: Tensor | None) -> Tensor:
+    def _state(self, what: str, x: Tensor, batch: int, features: int, state: Tensor | None) -> Tensor:
         expected = (self.num_layers * len(self._ends), batch, features)
-        if given is None:
+        if state is None:
             return x.new_zeros(expected)
-        if tuple(given.shape) != expected:
-            raise ValueError(f"the {what} state must be of shape {expected}, it is of shape {tuple(given.shape)}")
-        return given
+        if tuple(state.shape) != expected:
+            raise ValueError(f"the {what} state must be of shape {expected}, it is of shape {tuple(state.shape)}")
+        return state
 
     def _layer(self, end: str, batch_sizes: Tensor | None) -> Layer:
-        """One direction of a layer."""
+        """Run one direction of a layer."""
         inputs: Any = self._modules[f"weight_ih{end}"]
         recurrence: Any = self._modules[f"weight_hh{end}"]
         biases = [self._bias(f"bias_{name}{end}") for name in ("ih", "hh")]
@@ -180,9 +180,9 @@ class PackedRecurrent(PackedCells[nn.RNNBase]):
         return partial(run_window, self.cell, inputs, recurrence, values, biases)
 
     def _bias(self, name: str) -> Tensor | None:
-        """A bias; where torch's parametrizations or pruning have put it, if it is no parameter."""
-        own = self._parameters.get(name)  # past nn.Module's search for attributes, which is slow
-        return getattr(self, name, None) if own is None and self.bias else own
+        """Return a bias, also if parametrizations or pruning of torch have moved it."""
+        parameter = self._parameters.get(name)  # past nn.Module's search for attributes, which is slow
+        return getattr(self, name, None) if parameter is None and self.bias else parameter
 
     def extra_repr(self) -> str:
         defaults = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0, "bidirectional": False}
@@ -219,7 +219,7 @@ class PackedLSTM(PackedRecurrent):
 
 
 class _WithoutCell(PackedRecurrent):
-    """What has no c beside its h."""
+    """Layers without a state c."""
 
     def forward(
         self, x: Tensor | PackedSequence, state: Tensor | None = None

@@ -1,4 +1,4 @@
-"""What the operators share: how they are registered, what they check, and how they hand tensors to the kernels.
+"""Common part of the operators: registration, checks, and tensors for the kernels.
 
 The kernels read and write wherever they are told to. Operators check when they run, not when they are traced, so that
 compiled programs are as safe.
@@ -40,7 +40,7 @@ def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
 
 
 def _of_one_device(function: Callable[..., Any], fake: Callable[..., Any]) -> Callable[..., Any]:
-    """What takes the place of an operator for tensors without memory, and refuses those that have some.
+    """Return the fake of an operator, which refuses to mix tensors with and without memory.
 
     Torch calls it as soon as one tensor is on ``meta``, and would take what it returns for computed.
     """
@@ -61,7 +61,7 @@ def _of_one_device(function: Callable[..., Any], fake: Callable[..., Any]) -> Ca
 
 
 def refuse_second_derivative(ctx: Any, *gradients: Tensor | None) -> NoReturn:
-    """What a derivative of a gradient is, to those operators that compute gradients."""
+    """Raise an error for a second derivative."""
     raise RuntimeError(
         "the packed engine has no second derivatives (create_graph=True gives the first): unpack(model), or do not "
         "pack it"
@@ -69,7 +69,7 @@ def refuse_second_derivative(ctx: Any, *gradients: Tensor | None) -> NoReturn:
 
 
 class _Once(torch.autograd.Function):
-    """A gradient that is at hand, and of which it is not known how it depends on what it was made of."""
+    """Gradient whose dependence on its sources is unknown."""
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, *sources: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class _Once(torch.autograd.Function):
 
 
 def once_differentiable(gradient: Tensor, *sources: Tensor) -> Tensor:
-    """A gradient whose own derivatives are an error, not zero."""
+    """Return a gradient whose derivatives are an error, not zero."""
     if not torch.is_grad_enabled():
         return gradient
     refusing: Tensor = _Once.apply(gradient, *sources)  # type: ignore[no-untyped-call]
@@ -116,7 +116,7 @@ _PLAIN = (Tensor, nn.Parameter, PackedValues)
 
 
 class LayerWeights(NamedTuple):
-    """The two packed matrices of a recurrent layer, by their names in the kernels' structures."""
+    """Packed matrices of a recurrent layer, by their names in the structures of the kernels."""
 
     input_values: Tensor
     input_index: Tensor
@@ -124,17 +124,17 @@ class LayerWeights(NamedTuple):
     recurrent_index: Tensor
 
     def contiguous(self) -> LayerWeights:
-        """As the kernels take them."""
+        """Return contiguous values."""
         input_values, recurrent_values = contiguous(self.input_values, self.recurrent_values)
         return LayerWeights(input_values, self.input_index, recurrent_values, self.recurrent_index)
 
     def with_indexes(self) -> dict[str, Tensor]:
-        """With the indexes of the bfloat16 kernels."""
+        """Return the fields with the indexes of the bfloat16 kernels."""
         indexes = map(bfloat16_index, (self.input_index, self.recurrent_index))
         return {**self._asdict(), **dict(zip(("input_bf16_index", "recurrent_bf16_index"), indexes, strict=True))}
 
     def check(self, gate_rows: tuple[int, ...], inputs: int, hidden: int) -> None:
-        """Whether they take so many features, and so many states, to gates of so many rows."""
+        """Raise an error unless the matrices fit these inputs, states and gates."""
         rows = sum(gate_rows)
         check_weight(self.input_values, self.input_index, rows, inputs)
         if not check_weight(self.recurrent_values, self.recurrent_index, rows, hidden).has_gates(gate_rows):
@@ -154,7 +154,7 @@ class LayerWeights(NamedTuple):
 
 
 class LayerGradients(NamedTuple):
-    """What the backward pass of a recurrent layer gives, by the names in the kernels' structures."""
+    """Gradients of a recurrent layer, by their names in the structures of the kernels."""
 
     dx: Tensor | None
     dh_first: Tensor | None
@@ -176,14 +176,14 @@ class LayerGradients(NamedTuple):
 
 def contiguous(*tensors: Tensor) -> list[Tensor]:
     """Tensors as the kernels take them."""
-    found = []
+    prepared = []
     for tensor in tensors:
         if tensor.dtype is not torch.float32:
             raise TypeError(f"the packed engine computes in torch.float32, not in {tensor.dtype}")
         if not tensor.is_cpu:
             raise TypeError(f"the packed engine computes on the CPU, not on {tensor.device}")
-        found.append(tensor if tensor.is_contiguous() else tensor.contiguous())
-    return found
+        prepared.append(tensor if tensor.is_contiguous() else tensor.contiguous())
+    return prepared
 
 
 def row_numbers(name: str, numbers: Tensor, rows: int) -> Tensor:
@@ -203,7 +203,7 @@ def row_numbers(name: str, numbers: Tensor, rows: int) -> Tensor:
 
 
 def contiguous_if(tensor: Tensor | None) -> Tensor | None:
-    """The same for what may be left out."""
+    """Return a contiguous tensor, or None."""
     return None if tensor is None else contiguous(tensor)[0]
 
 
@@ -213,12 +213,12 @@ def empty_where_needed(x: Tensor, shapes: Iterable[Sequence[int]], needs: Iterab
 
 
 def where_needed(tensors: Iterable[Tensor], needs: Iterable[bool]) -> list[Tensor | None]:
-    """Of gradients that are empty where not needed: nothing there."""
+    """Return None in place of gradients that are not needed."""
     return [tensor if need else None for tensor, need in zip(tensors, needs, strict=True)]
 
 
 def wants_gradients(*tensors: Tensor | None) -> bool:
-    """Whether a backward pass through any of these may follow."""
+    """Return whether a backward pass through any of these may follow."""
     return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
 
 
@@ -236,25 +236,25 @@ PANEL_ROWS = {"float32": panel_rows, "bfloat16": operand_rows}
 
 
 def check_operands(operands: Tensor, precision: str) -> None:
-    """Whether operands that were kept have the precision of the kernel that reads them."""
+    """Raise an error unless saved operands have the precision of the kernel that reads them."""
     if operands.dtype != getattr(torch, precision) or not operands.is_cpu or not operands.is_contiguous():
         raise TypeError(f"kept operands must be contiguous, {precision} and on the CPU, not {operands.dtype}")
 
 
 def check_weight(values: Tensor, index: Tensor, outputs: int, inputs: int) -> Contents:
-    """Whether a packed matrix takes so many features to so many; what its index says."""
-    found = contents(index)
-    if found.rows != outputs or found.columns != inputs:
+    """Return the facts of a packed matrix; raise an error unless it has these inputs and outputs."""
+    described = contents(index)
+    if described.rows != outputs or described.columns != inputs:
         raise ValueError(
             f"inputs of {inputs} features and outputs of {outputs} do not fit a packed matrix of "
-            f"{found.rows} rows and {found.columns} columns"
+            f"{described.rows} rows and {described.columns} columns"
         )
-    check_count(values, found.count)
-    return found
+    check_count(values, described.count)
+    return described
 
 
 def check_gates(index: Tensor, gate_rows: tuple[int, ...]) -> None:
-    """Whether the gates are where a kernel expects them: each of its threads takes the same units of all gates."""
+    """Raise an error unless the gates are aligned: each thread of a kernel takes the same units of all gates."""
     if not contents(index).has_gates(gate_rows):
         raise _cut_otherwise(gate_rows)
 
@@ -268,20 +268,20 @@ def check_shape(name: str, tensor: Tensor | None, *shape: int) -> None:
         raise ValueError(f"the {name} must be of shape {shape}, it is of shape {tuple(tensor.shape)}")
 
 
-def check_sizes(kept: NamedTuple, sizes: Sequence[int]) -> None:
-    """Whether what a forward pass kept is that of this window."""
-    for name, tensor, size in zip(kept._fields, kept, sizes, strict=True):
+def check_sizes(saved: NamedTuple, sizes: Sequence[int]) -> None:
+    """Raise an error unless the tensors saved by a forward pass are those of this window."""
+    for name, tensor, size in zip(saved._fields, saved, sizes, strict=True):
         check_shape(f"kept {name}", tensor, size)
 
 
-def check_together(needs: Sequence[bool], one: int, other: int, what: str) -> None:
-    """Whether both of two gradients are wanted or none: a kernel makes them in one."""
-    if needs[one] != needs[other]:
+def check_together(needs: Sequence[bool], first: int, second: int, what: str) -> None:
+    """Raise an error unless both gradients are needed or neither: a kernel makes them in one."""
+    if needs[first] != needs[second]:
         raise ValueError(f"the gradients {what} are needed together or not at all")
 
 
 def window_shape(x: Tensor, hidden: int, *states: Tensor | None) -> dict[str, int]:
-    """The sizes of a window as the kernels take them, if it has a step and the states fit; it may have no sequence."""
+    """Return the sizes of a window; raise an error unless it has a step and the states fit. It may have no sequence."""
     if x.ndim != 3:
         raise ValueError(f"a window is steps x batch x features, not of shape {tuple(x.shape)}")
     steps, batch, _ = x.shape
@@ -293,6 +293,6 @@ def window_shape(x: Tensor, hidden: int, *states: Tensor | None) -> dict[str, in
 
 
 def check_kept(keep: bool) -> None:
-    """Whether a backward pass can follow."""
+    """Raise an error if the forward pass saved nothing for the backward pass."""
     if not keep:
         raise RuntimeError("this window was run without keeping what its gradients need")

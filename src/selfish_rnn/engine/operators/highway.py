@@ -15,8 +15,8 @@ from selfish_rnn.engine.operators import common
 from selfish_rnn.engine.packed_weight import PackedWeight
 
 
-class Kept(NamedTuple):
-    """What the backward pass needs of the forward pass, by the names in the kernels' structures."""
+class Saved(NamedTuple):
+    """Tensors of the forward pass for the backward pass, by their names in the structures of the kernels."""
 
     gates: Tensor
     later_gates: Tensor
@@ -25,7 +25,7 @@ class Kept(NamedTuple):
 
     @staticmethod
     def sizes(x: Tensor, hidden: int, depth: int, keep: bool) -> list[int]:
-        """How many floats each of them has."""
+        """Return the number of floats of each."""
         steps, batch, _ = x.shape
         step = step_floats(batch, hidden)
         later = steps * (depth - 1) if keep else min(depth - 1, 1)
@@ -37,12 +37,12 @@ class Kept(NamedTuple):
         ]
 
     @classmethod
-    def empty(cls, x: Tensor, hidden: int, depth: int, keep: bool) -> Kept:
+    def empty(cls, x: Tensor, hidden: int, depth: int, keep: bool) -> Saved:
         return cls(*map(x.new_empty, cls.sizes(x, hidden, depth, keep)))
 
 
 class Gradients(NamedTuple):
-    """What the backward pass gives: of the recurrent matrices and biases one for each depth."""
+    """Gradients; the recurrent matrices and biases have one for each depth."""
 
     dx: Tensor | None
     dh_first: Tensor | None
@@ -51,8 +51,8 @@ class Gradients(NamedTuple):
     bias_gradients: list[Tensor | None]
 
     @classmethod
-    def of(cls, found: list[Tensor], needs: list[bool]) -> Gradients:
-        dx, dh_first, input_gradients, *levels = common.where_needed(found, needs)
+    def of(cls, gradients: list[Tensor], needs: list[bool]) -> Gradients:
+        dx, dh_first, input_gradients, *levels = common.where_needed(gradients, needs)
         depth = len(levels) // 2
         return cls(dx, dh_first, input_gradients, levels[:depth], levels[depth:])
 
@@ -65,7 +65,7 @@ def highway_window(
     recurrence: Sequence[PackedWeight],
     biases: Sequence[Tensor],
 ) -> Tensor:
-    """The states after each step of :class:`~selfish_rnn.models.cells.highway.HighwayCell` with packed weights.
+    """Return the states after each step of :class:`~selfish_rnn.models.cells.highway.HighwayCell`, with packed weights.
 
     x is steps x batch x inputs, h and ``mask`` batch x hidden; there is a recurrent matrix and a bias for each depth.
     """
@@ -76,7 +76,7 @@ def highway_window(
 
 
 def _pointers(tensors: Sequence[Tensor | None]) -> ctypes.Array[Any]:
-    """An array of pointers."""
+    """Return an array of pointers."""
     return (ctypes.c_void_p * len(tensors))(*map(address, tensors))
 
 
@@ -92,7 +92,7 @@ def highway(
     biases: list[Tensor],
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The state after each step; the rest is :class:`Kept` for the backward pass."""
+    """Return the state after each step, and the tensors of :class:`Saved` for the backward pass."""
     x, h, input_values = common.contiguous(x, h, input_values)
     mask, values, biases = common.contiguous_if(mask), common.contiguous(*values), common.contiguous(*biases)
     hidden, inputs, batch = h.shape[-1], x.shape[-1], x.shape[1]
@@ -103,9 +103,9 @@ def highway(
     for bias in biases:
         common.check_shape("bias", bias, 2 * hidden)
     y = x.new_empty(*x.shape[:2], hidden)
-    kept = Kept.empty(x, hidden, len(values), keep)
+    saved = Saved.empty(x, hidden, len(values), keep)
     if batch == 0:
-        return y, *kept
+        return y, *saved
     work = library.workspace(
         x_panels=panel_floats(x.shape[0] * batch, inputs),
         mask_panels=0 if mask is None else step_floats(batch, hidden),
@@ -114,7 +114,7 @@ def highway(
     library.run(
         "highway_forward",
         shape,
-        kept._asdict(),
+        saved._asdict(),
         work,
         depth=len(values),
         keep=keep,
@@ -128,7 +128,7 @@ def highway(
         mask=mask,
         y=y,
     )
-    return y, *kept
+    return y, *saved
 
 
 def _check_weights(
@@ -143,9 +143,9 @@ def _check_weights(
 
 
 @highway.register_fake
-def _(x: Tensor, h: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    *_, values, _, _, keep = rest
-    return x.new_empty(*x.shape[:2], h.shape[-1]), *Kept.empty(x, h.shape[-1], len(values), keep)
+def _(x: Tensor, h: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    *_, values, _, _, keep = arguments
+    return x.new_empty(*x.shape[:2], h.shape[-1]), *Saved.empty(x, h.shape[-1], len(values), keep)
 
 
 @common.operator("highway_backward")
@@ -156,22 +156,22 @@ def highway_backward(
     input_index: Tensor,
     values: list[Tensor],
     indices: list[Tensor],
-    kept: list[Tensor],
+    saved: list[Tensor],
     dy: Tensor,
     needs: list[bool],
 ) -> list[Tensor]:
-    """The :class:`Gradients`, those of the depths one after the other; empty where not needed."""
+    """Return the :class:`Gradients`, those of the depths one after the other; empty where not needed."""
     x, dy, input_values = common.contiguous(x, dy, input_values)
     mask, values = common.contiguous_if(mask), common.contiguous(*values)
     hidden, inputs, batch, depth = dy.shape[-1], x.shape[-1], x.shape[1], len(values)
-    shape, forward, tokens = common.window_shape(x, hidden, mask), Kept(*common.contiguous(*kept)), x.shape[0] * batch
+    shape, forward, tokens = common.window_shape(x, hidden, mask), Saved(*common.contiguous(*saved)), x.shape[0] * batch
     _check_weights(input_values, input_index, values, indices, inputs, hidden)
-    common.check_sizes(forward, Kept.sizes(x, hidden, depth, True))
+    common.check_sizes(forward, Saved.sizes(x, hidden, depth, True))
     common.check_shape("gradient", dy, *x.shape[:2], hidden)
-    found = _gradients(x, input_values, values, dy, needs)
+    gradients = _gradients(x, input_values, values, dy, needs)
     if batch == 0:
-        return [gradient.zero_() for gradient in found]
-    given = Gradients.of(found, needs)
+        return [gradient.zero_() for gradient in gradients]
+    outputs = Gradients.of(gradients, needs)
     step = step_floats(batch, hidden)
     work = library.workspace(
         d_panels=depth * panel_floats(tokens, 2 * hidden),
@@ -195,11 +195,11 @@ def highway_backward(
         x=x,
         mask=mask,
         dy=dy,
-        dx=given.dx,
-        dh_first=given.dh_first,
-        input_gradients=given.input_gradients,
-        recurrent_gradients=_pointers(given.recurrent_gradients),
-        bias_gradients=_pointers(given.bias_gradients),
+        dx=outputs.dx,
+        dh_first=outputs.dh_first,
+        input_gradients=outputs.input_gradients,
+        recurrent_gradients=_pointers(outputs.recurrent_gradients),
+        bias_gradients=_pointers(outputs.bias_gradients),
     )
     d_levels, seen = work["d_panels"].chunk(depth), forward.h_panels.chunk(depth)
     if is_collecting(input_index):
@@ -207,7 +207,7 @@ def highway_backward(
     for index, h_panels, d_level in zip(indices, seen, d_levels, strict=True):
         if is_collecting(index):
             collect(index, common.panel_rows(h_panels, tokens, hidden), common.panel_rows(d_level, tokens, 2 * hidden))
-    return found
+    return gradients
 
 
 def _gradients(x: Tensor, input_values: Tensor, values: list[Tensor], dy: Tensor, needs: list[bool]) -> list[Tensor]:
@@ -217,8 +217,8 @@ def _gradients(x: Tensor, input_values: Tensor, values: list[Tensor], dy: Tensor
 
 
 @highway_backward.register_fake
-def _(x: Tensor, *rest: Any) -> list[Tensor]:
-    _, input_values, _, values, *_, dy, needs = rest
+def _(x: Tensor, *arguments: Any) -> list[Tensor]:
+    _, input_values, _, values, *_, dy, needs = arguments
     return _gradients(x, input_values, values, dy, needs)
 
 
@@ -235,15 +235,15 @@ def _autograd(ctx: Any, dy: Tensor | None, *unused: Tensor | None) -> tuple[Any,
     if dy is None:
         return None, None, None, None, None, nothing, nothing, nothing, None
     common.check_kept(ctx.keep)
-    x, mask, input_values, input_index, *rest = ctx.saved_tensors
-    levels = len(Kept._fields)
-    kept, values, indices = rest[:levels], rest[levels : levels + ctx.depth], rest[levels + ctx.depth :]
+    x, mask, input_values, input_index, *tensors = ctx.saved_tensors
+    levels = len(Saved._fields)
+    saved, values, indices = tensors[:levels], tensors[levels : levels + ctx.depth], tensors[levels + ctx.depth :]
     needed = ctx.needs_input_grad
     needs = [needed[0], needed[1], needed[3], *needed[5], *needed[7]]
-    found = highway_backward(x, mask, input_values, input_index, values, indices, kept, dy, needs)
-    given = Gradients.of(found, needs)
-    matrices, biases = given.recurrent_gradients, given.bias_gradients
-    return given.dx, given.dh_first, None, given.input_gradients, None, matrices, nothing, biases, None
+    gradients = highway_backward(x, mask, input_values, input_index, values, indices, saved, dy, needs)
+    outputs = Gradients.of(gradients, needs)
+    matrices, biases = outputs.recurrent_gradients, outputs.bias_gradients
+    return outputs.dx, outputs.dh_first, None, outputs.input_gradients, None, matrices, nothing, biases, None
 
 
 highway.register_autograd(_autograd, setup_context=_save)

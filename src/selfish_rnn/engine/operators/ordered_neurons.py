@@ -13,7 +13,7 @@ from selfish_rnn.engine.packed_weight import PackedWeight
 
 
 class Results(NamedTuple):
-    """What the forward pass gives, by the names in the kernels' structures; from ``gates`` on for the backward pass."""
+    """Results of the forward pass, by their names in the kernels; from ``gates`` on for the backward pass."""
 
     y: Tensor
     c_last: Tensor
@@ -28,7 +28,7 @@ class Results(NamedTuple):
     @classmethod
     def empty(cls, x: Tensor, hidden: int, chunk: int, keep: bool) -> Results:
         steps, batch, _ = x.shape
-        gates, masters, cells, h_panels = Kept.sizes(x, hidden, chunk)
+        gates, masters, cells, h_panels = Saved.sizes(x, hidden, chunk)
         return cls(
             y=x.new_empty(steps, batch, hidden),
             c_last=x.new_empty(batch, hidden),
@@ -42,8 +42,8 @@ class Results(NamedTuple):
         )
 
 
-class Kept(NamedTuple):
-    """Those of the :class:`Results` that the backward pass reads."""
+class Saved(NamedTuple):
+    """Results that the backward pass reads."""
 
     gates: Tensor
     masters: Tensor
@@ -52,7 +52,7 @@ class Kept(NamedTuple):
 
     @staticmethod
     def sizes(x: Tensor, hidden: int, chunk: int) -> list[int]:
-        """How many floats each of them has."""
+        """Return the number of floats of each."""
         steps, batch, _ = x.shape
         step = step_floats(batch, 1)
         return [
@@ -73,7 +73,7 @@ def ordered_window(
     bias: Tensor,
     chunk: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What :class:`~selfish_rnn.models.cells.ordered_neurons.OrderedNeuronsCell` gives, with packed weights.
+    """Return the results of :class:`~selfish_rnn.models.cells.ordered_neurons.OrderedNeuronsCell`, with packed weights.
 
     x is steps x batch x inputs, h and c batch x hidden. ``recurrent_values`` stand for those of ``recurrence``, of
     which some may be dropped.
@@ -108,7 +108,7 @@ def ordered_neurons(
     chunk: int,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The :class:`Results`: h at every step, the last c, the distances of both master gates, and what is kept."""
+    """Return the :class:`Results`: h at every step, the last c, both master gate distances, and saved tensors."""
     x, h, c, bias = common.contiguous(x, h, c, bias)
     weights = common.LayerWeights(input_values, input_index, recurrent_values, recurrent_index).contiguous()
     hidden, inputs = h.shape[-1], x.shape[-1]
@@ -134,8 +134,8 @@ def ordered_neurons(
 
 
 @ordered_neurons.register_fake
-def _(x: Tensor, h: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    *_, chunk, keep = rest
+def _(x: Tensor, h: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    *_, chunk, keep = arguments
     return tuple(Results.empty(x, h.shape[-1], chunk, keep))
 
 
@@ -146,27 +146,27 @@ def ordered_neurons_backward(
     input_index: Tensor,
     recurrent_values: Tensor,
     recurrent_index: Tensor,
-    kept: list[Tensor],
+    saved: list[Tensor],
     dy: Tensor,
     dc_last: Tensor | None,
     chunk: int,
     needs: list[bool],
 ) -> list[Tensor]:
-    """The :class:`~selfish_rnn.engine.operators.common.LayerGradients`; empty where not needed."""
+    """Return the :class:`~selfish_rnn.engine.operators.common.LayerGradients`; empty where not needed."""
     x, dy = common.contiguous(x, dy)
     weights = common.LayerWeights(input_values, input_index, recurrent_values, recurrent_index).contiguous()
     dc_last = common.contiguous_if(dc_last)
-    hidden, inputs, forward = dy.shape[-1], x.shape[-1], Kept(*common.contiguous(*kept))
+    hidden, inputs, forward = dy.shape[-1], x.shape[-1], Saved(*common.contiguous(*saved))
     shape = common.window_shape(x, hidden, dc_last)
     weights.check(_gate_rows(hidden, chunk), inputs, hidden)
     rows = _rows(hidden, chunk)
-    common.check_sizes(forward, Kept.sizes(x, hidden, chunk))
+    common.check_sizes(forward, Saved.sizes(x, hidden, chunk))
     common.check_shape("gradient", dy, *x.shape[:2], hidden)
     common.check_together(needs, 1, 2, "of h and c")
-    found = common.LayerGradients.empty(x, weights, rows, hidden, needs)
+    gradients = common.LayerGradients.empty(x, weights, rows, hidden, needs)
     tokens, batch = x.shape[0] * x.shape[1], x.shape[1]
     if batch == 0:
-        return [gradient.zero_() for gradient in found]
+        return [gradient.zero_() for gradient in gradients]
     work = library.workspace(
         x_panels=panel_floats(tokens, inputs),
         d_panels=panel_floats(tokens, rows),
@@ -180,7 +180,7 @@ def ordered_neurons_backward(
         shape,
         weights._asdict(),
         forward._asdict(),
-        common.LayerGradients(*common.where_needed(found, needs))._asdict(),
+        common.LayerGradients(*common.where_needed(gradients, needs))._asdict(),
         work,
         chunk=chunk,
         x=x,
@@ -189,22 +189,22 @@ def ordered_neurons_backward(
         values_t=library.transposed_scratch(weights.input_values, weights.recurrent_values),
     )
     weights.collect(x, forward.h_panels, work["d_panels"], work["d_panels"], hidden)
-    return found
+    return gradients
 
 
 @ordered_neurons_backward.register_fake
-def _(x: Tensor, *rest: Any) -> list[Tensor]:
-    *_, dy, _, chunk, needs = rest
+def _(x: Tensor, *arguments: Any) -> list[Tensor]:
+    *_, dy, _, chunk, needs = arguments
     hidden = dy.shape[-1]
-    return common.LayerGradients.empty(x, common.LayerWeights(*rest[:4]), _rows(hidden, chunk), hidden, needs)
+    return common.LayerGradients.empty(x, common.LayerWeights(*arguments[:4]), _rows(hidden, chunk), hidden, needs)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     x, _, _, *weights = inputs[:7]
     ctx.chunk, ctx.keep = inputs[-2:]
     results = Results(*output)
-    kept = Kept(results.gates, results.masters, results.cells, results.h_panels)
-    ctx.save_for_backward(x, *weights, *kept)
+    saved = Saved(results.gates, results.masters, results.cells, results.h_panels)
+    ctx.save_for_backward(x, *weights, *saved)
     ctx.mark_non_differentiable(*output[2:])
     ctx.hidden = results.y.shape[-1]
     ctx.set_materialize_grads(False)
@@ -212,15 +212,15 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 def _autograd(ctx: Any, dy: Tensor | None, dc_last: Tensor | None, *unused: Tensor | None) -> tuple[Tensor | None, ...]:
     common.check_kept(ctx.keep)
-    x, *rest = ctx.saved_tensors
-    weights, kept = rest[:4], rest[4:]
+    x, *tensors = ctx.saved_tensors
+    weights, saved = tensors[:4], tensors[4:]
     if dy is None:
         dy = x.new_zeros(*x.shape[:2], ctx.hidden)
     needed = ctx.needs_input_grad
     state = needed[1] or needed[2]
     needs = [needed[0], state, state, needed[3], needed[5], needed[7], False]
-    found = ordered_neurons_backward(x, *weights, kept, dy, dc_last, ctx.chunk, needs)
-    dx, dh, dc, d_input, d_recurrent, dbias, _ = common.where_needed(found, needs)
+    gradients = ordered_neurons_backward(x, *weights, saved, dy, dc_last, ctx.chunk, needs)
+    dx, dh, dc, d_input, d_recurrent, dbias, _ = common.where_needed(gradients, needs)
     return dx, dh, dc, d_input, None, d_recurrent, None, dbias, None, None
 
 

@@ -26,7 +26,7 @@ from selfish_rnn.engine.precision import bfloat16_index, call_in_workspace
 def linear(
     x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, rows: int, precision: str = "float32"
 ) -> Tensor:
-    """``x W^T + bias`` for x of … x columns."""
+    """Return ``x W^T + bias`` for x of … x columns."""
     x, values = common.contiguous(x, values)
     bias = common.contiguous_if(bias)
     columns = x.shape[-1]
@@ -52,25 +52,25 @@ def _(x: Tensor, values: Tensor, index: Tensor, bias: Tensor | None, rows: int, 
 def linear_backward(
     x: Tensor, gradient: Tensor, values: Tensor, index: Tensor, needs: list[bool], precision: str = "float32"
 ) -> list[Tensor]:
-    """The gradients of x, values and bias; empty where not needed."""
+    """Return the gradients of x, values and bias; empty where not needed."""
     x, gradient, values = common.contiguous(x, gradient, values)
     columns, rows = x.shape[-1], gradient.shape[-1]
     common.check_weight(values, index, rows, columns)
     common.check_shape("gradient", gradient, *x.shape[:-1], rows)
     n = x.numel() // columns
-    found = _linear_gradients(x, gradient, values, needs)
+    gradients = _linear_gradients(x, gradient, values, needs)
     if n == 0:
-        return [tensor.zero_() for tensor in found]
+        return [tensor.zero_() for tensor in gradients]
     if precision == "bfloat16":
         indexes = address(index), address(bfloat16_index(index))
-        inputs, wanted = map(address, (values, x, gradient)), map(address, common.where_needed(found, needs))
-        call_in_workspace("selfish_bf16_linear_backward", *indexes, *inputs, n, *wanted)
-        return found
+        inputs, outputs = map(address, (values, x, gradient)), map(address, common.where_needed(gradients, needs))
+        call_in_workspace("selfish_bf16_linear_backward", *indexes, *inputs, n, *outputs)
+        return gradients
     work = library.workspace(panels=panel_floats(n, rows + columns))["panels"]
     scratch = library.transposed_scratch(values) if needs[0] else None
-    results = *common.where_needed(found, needs), scratch, work
+    results = *common.where_needed(gradients, needs), scratch, work
     library.kernels().selfish_linear_backward(*map(address, (index, values, x, gradient)), n, *map(address, results))
-    return found
+    return gradients
 
 
 def _linear_gradients(x: Tensor, gradient: Tensor, values: Tensor, needs: list[bool]) -> list[Tensor]:
@@ -94,8 +94,8 @@ def _linear_autograd(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     x, values, index = ctx.saved_tensors
     needs = [ctx.needs_input_grad[0], ctx.needs_input_grad[1], ctx.has_bias and ctx.needs_input_grad[3]]
     collect(index, x, gradient)
-    found = linear_backward(x, gradient, values, index, needs, ctx.precision)
-    dx, dvalues, dbias = common.where_needed(found, needs)
+    gradients = linear_backward(x, gradient, values, index, needs, ctx.precision)
+    dx, dvalues, dbias = common.where_needed(gradients, needs)
     return dx, dvalues, None, dbias, None, None
 
 
@@ -108,7 +108,7 @@ linear_backward.register_autograd(common.refuse_second_derivative)
 
 @common.operator("lookup")
 def lookup(tokens: Tensor, values: Tensor, index: Tensor, columns: int) -> Tensor:
-    """The rows of W that ``tokens`` (int64) name: … x columns."""
+    """Return the rows of W at ``tokens`` (int64): … x columns."""
     (values,) = common.contiguous(values)
     rows = contents(index).rows
     common.check_weight(values, index, rows, columns)
@@ -126,17 +126,17 @@ def _(tokens: Tensor, values: Tensor, index: Tensor, columns: int) -> Tensor:
 
 @common.operator("lookup_backward")
 def lookup_backward(tokens: Tensor, gradient: Tensor, values: Tensor, index: Tensor) -> Tensor:
-    """The gradient of values."""
+    """Return the gradient of values."""
     gradient, values = common.contiguous(gradient, values)
     rows, columns = contents(index).rows, gradient.shape[-1]
     common.check_weight(values, index, rows, columns)
     tokens = common.row_numbers("token", tokens, rows)
     common.check_shape("gradient", gradient, *tokens.shape, columns)
-    found = torch.empty_like(values)
+    gradients = torch.empty_like(values)
     library.kernels().selfish_lookup_backward(
-        address(index), address(tokens), address(gradient), tokens.numel(), address(found)
+        address(index), address(tokens), address(gradient), tokens.numel(), address(gradients)
     )
-    return found
+    return gradients
 
 
 @lookup_backward.register_fake
@@ -172,8 +172,10 @@ def cross_entropy(
     gradients: bool,
     precision: str = "float32",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The mean cross-entropy of ``softmax(x W^T + bias)`` with ``targets``, and with ``gradients`` those of x, values
-    and bias, which are at hand: without them they are empty."""
+    """Return the mean cross-entropy of ``softmax(x W^T + bias)`` with ``targets``, and gradients of x, values and bias.
+
+    Without ``gradients`` these are empty.
+    """
     x, values, bias = common.contiguous(x, values, bias)
     columns, rows, n = x.shape[-1], len(bias), targets.numel()
     common.check_weight(values, index, rows, columns)
@@ -181,24 +183,24 @@ def cross_entropy(
     targets = common.row_numbers("target", targets, rows)
     if x.numel() != n * columns:
         raise ValueError(f"there are {x.numel() // columns} inputs and {n} targets")
-    found = _loss_gradients(x, values, bias, gradients)
+    gradient_memory = _loss_gradients(x, values, bias, gradients)
     if n == 0:
-        return x.new_tensor(torch.nan), *(tensor.zero_() for tensor in found)  # type: ignore[return-value]
-    given = common.where_needed(found, [gradients] * 3)
+        return x.new_tensor(torch.nan), *(tensor.zero_() for tensor in gradient_memory)  # type: ignore[return-value]
+    outputs = common.where_needed(gradient_memory, [gradients] * 3)
     if precision == "bfloat16":
         result = ctypes.c_double()
         indexes = address(index), address(bfloat16_index(index))
         inputs = map(address, (values, bias, x, targets))
-        arguments = *indexes, *inputs, n, *map(address, given), ctypes.addressof(result)
+        arguments = *indexes, *inputs, n, *map(address, outputs), ctypes.addressof(result)
         call_in_workspace("selfish_bf16_cross_entropy", *arguments)
-        return x.new_tensor(result.value), *found  # type: ignore[return-value]
+        return x.new_tensor(result.value), *gradient_memory  # type: ignore[return-value]
     kernels = library.kernels()
     work = library.workspace(scores=kernels.selfish_cross_entropy_floats(n, rows, columns))["scores"]
     scratch = library.transposed_scratch(values) if gradients else None
     loss = kernels.selfish_cross_entropy(
-        *map(address, (index, values, bias, x, targets)), n, *map(address, (*given, scratch, work))
+        *map(address, (index, values, bias, x, targets)), n, *map(address, (*outputs, scratch, work))
     )
-    return x.new_tensor(loss), *found  # type: ignore[return-value]
+    return x.new_tensor(loss), *gradient_memory  # type: ignore[return-value]
 
 
 def _loss_gradients(x: Tensor, values: Tensor, bias: Tensor, gradients: bool) -> list[Tensor]:
@@ -228,15 +230,15 @@ def _save_loss(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) ->
 def _loss_autograd(ctx: Any, gradient: Tensor | None, *unused: Tensor | None) -> tuple[Tensor | None, ...]:
     if gradient is None or not ctx.has_gradients:
         return (None,) * 7
-    *found, x, values, index, bias, targets = ctx.saved_tensors
+    *gradients, x, values, index, bias, targets = ctx.saved_tensors
     if is_collecting(index):
         collect(index, x, _score_gradients(x, values, index, bias, targets) * gradient)
-    dx, dvalues, dbias = (common.once_differentiable(tensor, x, values, bias) * gradient for tensor in found)
+    dx, dvalues, dbias = (common.once_differentiable(tensor, x, values, bias) * gradient for tensor in gradients)
     return dx, dvalues, None, dbias, None, None, None
 
 
 def _score_gradients(x: Tensor, values: Tensor, index: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-    """Of the mean cross-entropy, with regard to all scores: what the kernel makes a few columns of at a time."""
+    """Return the gradient of the mean cross-entropy in all scores, which the kernel makes a few columns at a time."""
     scores: Tensor = linear(x, values, index, bias, len(bias)).view(-1, len(bias)).softmax(-1)
     words = targets.flatten().unsqueeze(-1)
     return scores.scatter_add_(-1, words, scores.new_full(words.shape, -1.0)) / len(words)

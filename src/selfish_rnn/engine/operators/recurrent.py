@@ -17,8 +17,8 @@ from selfish_rnn.errors import unknown
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
-class Kept(NamedTuple):
-    """What the backward pass needs of the forward pass, by the names in the kernels' structures."""
+class Saved(NamedTuple):
+    """Tensors of the forward pass for the backward pass, by their names in the structures of the kernels."""
 
     gates: Tensor
     states: Tensor
@@ -28,7 +28,7 @@ class Kept(NamedTuple):
 
     @staticmethod
     def sizes(steps: int, batch: int, hidden: int, cell: str, precision: str) -> list[int]:
-        """How many numbers each of them has."""
+        """Return the number of entries of each."""
         bfloat16 = precision == "bfloat16"
         step = step_columns(batch) * hidden if bfloat16 else step_floats(batch, hidden)
         return [
@@ -40,7 +40,7 @@ class Kept(NamedTuple):
         ]
 
     @classmethod
-    def empty(cls, x: Tensor, hidden: int, cell: str, keep: bool, precision: str) -> Kept:
+    def empty(cls, x: Tensor, hidden: int, cell: str, keep: bool, precision: str) -> Saved:
         """Memory for them; of no size if nothing is to be kept. The last has the precision of operands."""
         sizes = cls.sizes(x.shape[0], x.shape[1], hidden, cell, precision) if keep else [0] * len(cls._fields)
         operands = x.new_empty(sizes.pop(), dtype=getattr(torch, precision))
@@ -68,15 +68,15 @@ def recurrent_layer(
     keep: bool,
     precision: str = "float32",
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """A layer over a window: x is steps x batch x inputs, h and c batch x hidden (c empty but for an LSTM).
+    """Run a layer over a window: x is steps x batch x inputs, h and c batch x hidden (c empty but for an LSTM).
 
-    Returns the output at every step and the last h and c; the rest is :class:`Kept` for the backward pass.
+    Returns the output at every step and the last h and c; the rest is :class:`Saved` for the backward pass.
     """
     common.window_shape(x, h.shape[-1])
     gate_rows(cell, h.shape[-1])
-    kept = Kept.empty(x, h.shape[-1], cell, keep, precision)
+    saved = Saved.empty(x, h.shape[-1], cell, keep, precision)
     weights = common.LayerWeights(input_values, input_index, recurrent_values, recurrent_index)
-    return *_run(x, h, c, weights, bias, recurrent_bias, cell, kept if keep else None, precision), *kept
+    return *_run(x, h, c, weights, bias, recurrent_bias, cell, saved if keep else None, precision), *saved
 
 
 def _run(
@@ -87,16 +87,16 @@ def _run(
     bias: Tensor | None,
     recurrent_bias: Tensor | None,
     cell: str,
-    kept: Kept | None,
+    saved: Saved | None,
     precision: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The output at every step and the last h and c; without ``kept`` the rest is in memory that is used again."""
+    """Return the output at every step and the last h and c; without ``saved`` the rest is in reused memory."""
     x, h, c = common.contiguous(x, h, c)
     weights = weights.contiguous()
     bias, recurrent_bias = common.contiguous_if(bias), common.contiguous_if(recurrent_bias)
     hidden = h.shape[-1]
     common.window_shape(x, hidden, h, c if cell == "lstm" else None)
-    plan = _plan(*x.shape, hidden, cell, kept is None)
+    plan = _plan(*x.shape, hidden, cell, saved is None)
     rows = sum(plan.gates)
     weights.check(plan.gates, x.shape[-1], hidden)
     common.check_shape("bias", bias, rows)
@@ -106,34 +106,34 @@ def _run(
     y, h_last, c_last = x.new_empty(plan.output), torch.empty_like(h), torch.empty_like(c)
     if len(h) == 0:
         return y, h_last, c_last
-    given = {"bias": bias, "recurrent_bias": recurrent_bias, "x": x, "h_first": h, "c_first": c}
+    inputs_of_layer = {"bias": bias, "recurrent_bias": recurrent_bias, "x": x, "h_first": h, "c_first": c}
     results = {"y": y, "h_last": h_last, "c_last": c_last}
-    saved = {} if kept is None else kept._asdict()
+    memory = {} if saved is None else saved._asdict()
     if precision == "bfloat16":
         run_in_workspace(
             "bf16_layer_forward",
             plan.numbers,
             weights.with_indexes(),
-            saved,
-            given,
+            memory,
+            inputs_of_layer,
             results,
-            keep=int(kept is not None),
+            keep=int(saved is not None),
         )
     else:
         workspace = library.workspace(**plan.work)
-        library.run("layer_forward", plan.numbers, weights._asdict(), saved, workspace, given, results)
+        library.run("layer_forward", plan.numbers, weights._asdict(), memory, workspace, inputs_of_layer, results)
     return y, h_last, c_last
 
 
 class _Plan(NamedTuple):
-    """What a window of one shape needs: made once, because it takes longer than a small window."""
+    """Sizes for a window of one shape: made once, because it takes longer than a small window."""
 
     gates: tuple[int, ...]
     output: tuple[int, int, int]
     numbers: dict[str, int]
     """Fields of the kernels' structure."""
     work: dict[str, int]
-    """How many floats of memory that is used again, by the names in the kernels' structure."""
+    """Numbers of floats of reused memory, by the names in the structure of the kernels."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -143,15 +143,15 @@ def _plan(steps: int, batch: int, inputs: int, hidden: int, cell: str, infer: bo
     if cell == "gru":
         work["apart"] = step_floats(batch, sum(gates))
     if infer:  # all that is kept otherwise, but for what only a backward pass looks at
-        work.update(zip(Kept._fields[:-1], Kept.sizes(steps, batch, hidden, cell, "float32"), strict=False))
+        work.update(zip(Saved._fields[:-1], Saved.sizes(steps, batch, hidden, cell, "float32"), strict=False))
     if cell != "gru":
         work["states"] = 2 * step_floats(batch, hidden)
     numbers = {"kind": library.cell_kind(cell), "steps": steps, "batch": batch, "hidden": hidden}
     return _Plan(gates, (steps, batch, hidden), numbers, work)
 
 
-def _infer(x: Tensor, h: Tensor, c: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    *weights, bias, recurrent_bias, cell, _, precision = rest
+def _infer(x: Tensor, h: Tensor, c: Tensor, *arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    *weights, bias, recurrent_bias, cell, _, precision = arguments
     return _run(x, h, c, common.LayerWeights(*weights), bias, recurrent_bias, cell, None, precision)
 
 
@@ -159,10 +159,10 @@ recurrent_layer.direct = _infer  # no gradient is wanted, so there is nothing to
 
 
 @recurrent_layer.register_fake
-def _(x: Tensor, h: Tensor, c: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    cell, keep, precision = rest[6:] if len(rest) == 9 else (*rest[6:], "float32")
+def _(x: Tensor, h: Tensor, c: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    cell, keep, precision = arguments[6:] if len(arguments) == 9 else (*arguments[6:], "float32")
     y = x.new_empty(*x.shape[:2], h.shape[-1])
-    return y, torch.empty_like(h), torch.empty_like(c), *Kept.empty(x, h.shape[-1], cell, keep, precision)
+    return y, torch.empty_like(h), torch.empty_like(c), *Saved.empty(x, h.shape[-1], cell, keep, precision)
 
 
 @common.operator("recurrent_layer_backward")
@@ -172,7 +172,7 @@ def recurrent_layer_backward(
     input_index: Tensor,
     recurrent_values: Tensor,
     recurrent_index: Tensor,
-    kept: list[Tensor],
+    saved: list[Tensor],
     dy: Tensor,
     dh_last: Tensor | None,
     dc_last: Tensor | None,
@@ -181,39 +181,45 @@ def recurrent_layer_backward(
     needs: list[bool],
     precision: str = "float32",
 ) -> list[Tensor]:
-    """The :class:`~selfish_rnn.engine.operators.common.LayerGradients`; empty where not needed."""
+    """Return the :class:`~selfish_rnn.engine.operators.common.LayerGradients`; empty where not needed."""
     x, dy = common.contiguous(x, dy)
     weights = common.LayerWeights(input_values, input_index, recurrent_values, recurrent_index).contiguous()
     dh_last, dc_last = common.contiguous_if(dh_last), common.contiguous_if(dc_last)
     gates, inputs, forward = (
         gate_rows(cell, hidden),
         x.shape[-1],
-        Kept._make([*common.contiguous(*kept[:-1]), kept[-1]]),
+        Saved._make([*common.contiguous(*saved[:-1]), saved[-1]]),
     )
     rows = sum(gates)
     shape = common.window_shape(x, hidden, dh_last, dc_last)
     weights.check(gates, inputs, hidden)
-    common.check_sizes(forward, Kept.sizes(x.shape[0], x.shape[1], hidden, cell, precision))
+    common.check_sizes(forward, Saved.sizes(x.shape[0], x.shape[1], hidden, cell, precision))
     common.check_operands(forward.h_panels, precision)
     common.check_shape("gradient", dy, *x.shape[:2], hidden)
     if cell == "lstm":
         common.check_together(needs, 1, 2, "of h and c")
-    found = common.LayerGradients.empty(x, weights, rows, hidden, needs)
+    gradients = common.LayerGradients.empty(x, weights, rows, hidden, needs)
     if x.shape[1] == 0:
-        return [gradient.zero_() for gradient in found]
+        return [gradient.zero_() for gradient in gradients]
     tokens, apart = x.shape[0] * x.shape[1], cell == "gru"
-    given = {"x": x, "dy": dy, "dh_last": dh_last, "dc_last": dc_last, "kind": library.cell_kind(cell)}
-    gradients = common.LayerGradients(*common.where_needed(found, needs))._asdict()
+    inputs_of_layer = {"x": x, "dy": dy, "dh_last": dh_last, "dc_last": dc_last, "kind": library.cell_kind(cell)}
+    outputs = common.LayerGradients(*common.where_needed(gradients, needs))._asdict()
     if precision == "bfloat16":
         floats = {"d_input_panels": operand_floats(tokens, rows)}
         if apart:
             floats["d_recurrent_panels"] = floats["d_input_panels"]
         work = run_in_workspace(
-            "bf16_layer_backward", shape, weights.with_indexes(), forward._asdict(), gradients, given, floats=floats
+            "bf16_layer_backward",
+            shape,
+            weights.with_indexes(),
+            forward._asdict(),
+            outputs,
+            inputs_of_layer,
+            floats=floats,
         )
         d_recurrent = work["d_recurrent_panels" if apart else "d_input_panels"]
         weights.collect(x, forward.h_panels, work["d_input_panels"], d_recurrent, hidden, precision)
-        return found
+        return gradients
     window = functools.partial(panel_floats, tokens)
     step = functools.partial(step_floats, x.shape[1])
     work = library.workspace(
@@ -230,20 +236,22 @@ def recurrent_layer_backward(
         shape,
         weights._asdict(),
         forward._asdict(),
-        gradients,
+        outputs,
         work,
-        given,
+        inputs_of_layer,
         values_t=library.transposed_scratch(weights.input_values, weights.recurrent_values),
     )
     d_recurrent = work["d_recurrent_panels" if apart else "d_input_panels"]
     weights.collect(x, forward.h_panels, work["d_input_panels"], d_recurrent, hidden, precision)
-    return found
+    return gradients
 
 
 @recurrent_layer_backward.register_fake
-def _(x: Tensor, *rest: Any) -> list[Tensor]:
-    cell, hidden, needs = rest[8:11]
-    return common.LayerGradients.empty(x, common.LayerWeights(*rest[:4]), sum(gate_rows(cell, hidden)), hidden, needs)
+def _(x: Tensor, *arguments: Any) -> list[Tensor]:
+    cell, hidden, needs = arguments[8:11]
+    return common.LayerGradients.empty(
+        x, common.LayerWeights(*arguments[:4]), sum(gate_rows(cell, hidden)), hidden, needs
+    )
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -259,18 +267,18 @@ def _autograd(
     ctx: Any, dy: Tensor | None, dh_last: Tensor | None, dc_last: Tensor | None, *unused: Tensor | None
 ) -> tuple[Tensor | None, ...]:
     common.check_kept(ctx.keep)
-    x, *rest = ctx.saved_tensors
-    weights, kept = rest[:4], rest[4:]
+    x, *tensors = ctx.saved_tensors
+    weights, saved = tensors[:4], tensors[4:]
     if dy is None:
         dy = x.new_zeros(*x.shape[:2], ctx.hidden)
     lstm = ctx.cell == "lstm"
     needed = ctx.needs_input_grad
     state = needed[1] or needed[2]
     needs = [needed[0], state, state and lstm, needed[3], needed[5], needed[7], needed[8]]
-    found = recurrent_layer_backward(
-        x, *weights, kept, dy, dh_last, dc_last if lstm else None, ctx.cell, ctx.hidden, needs, ctx.precision
+    gradients = recurrent_layer_backward(
+        x, *weights, saved, dy, dh_last, dc_last if lstm else None, ctx.cell, ctx.hidden, needs, ctx.precision
     )
-    dx, dh, dc, d_input, d_recurrent, dbias, d_recurrent_bias = common.where_needed(found, needs)
+    dx, dh, dc, d_input, d_recurrent, dbias, d_recurrent_bias = common.where_needed(gradients, needs)
     return dx, dh, dc, d_input, None, d_recurrent, None, dbias, d_recurrent_bias, None, None, None
 
 
