@@ -61,17 +61,17 @@ class XiphLayer:
 
     @property
     def is_table(self) -> bool:
-        """Whether it is an embedding, whose rows are read as they are."""
+        """True for an embedding, whose rows are read unchanged."""
         return set(self.arrays) == {f"{self.name}_weights_float"}
 
     @property
     def sparse(self) -> bool:
-        """Whether only some blocks are stored."""
+        """True if only some blocks are stored."""
         return f"{self.name}_weights_idx" in self.arrays
 
     @property
     def quantized(self) -> bool:
-        """Whether its weights are int8."""
+        """True if the weights are int8."""
         return f"{self.name}_weights_int8" in self.arrays
 
     @property
@@ -145,8 +145,8 @@ def export_xiph(
 def _layers(model: nn.Module, names: dict[str, str], quantize: bool) -> Iterator[XiphLayer]:
     exported = False
     for path, module in model.named_modules():
-        own = [name for name, parameter in module.named_parameters(recurse=False) if parameter.ndim]
-        if not own:
+        parameters = [name for name, parameter in module.named_parameters(recurse=False) if parameter.ndim]
+        if not parameters:
             continue
         exported = True
         default = re.sub(r"\W", "_", path) or type(module).__name__.lower()
@@ -247,8 +247,8 @@ def _existing_blocks(weight: Floats, diagonal: bool) -> tuple[npt.NDArray[np.boo
     apart = None
     if diagonal:
         apart = np.where(np.arange(rows)[:, None] % columns == np.arange(columns), weight, 0).astype(np.float32)
-    rest = weight if apart is None else weight - apart
-    grid = rest.reshape(rows // BLOCK[0], BLOCK[0], columns // BLOCK[1], BLOCK[1])
+    remainder = weight if apart is None else weight - apart
+    grid = remainder.reshape(rows // BLOCK[0], BLOCK[0], columns // BLOCK[1], BLOCK[1])
     existing: npt.NDArray[np.bool_] = np.any(grid != 0, axis=(1, 3))
     existing[0, 0] |= not existing.any()  # xiph's reader refuses empty arrays
     return existing, apart
