@@ -82,10 +82,10 @@ def test_the_tables_have_every_name():
         for network in NETWORKS:
             assert ("stream" if kind == "stream" else "packed") in measured(kind, network)
             assert ("dense" in measured(kind, network)) == (kind != "width")
-    assert {name for name, one in ENGINES.items() if "inference" in one.kinds} == set(RIVALS)
-    assert {name for name, one in ENGINES.items() if "stream" in one.kinds} == set(streams.ENGINES)
-    assert {name for name, one in ENGINES.items() if "operators" in one.kinds} == set(PRODUCTS_OF)
-    assert all(set(one.baseline_of) <= set(one.kinds) for one in ENGINES.values())
+    assert {name for name, item in ENGINES.items() if "inference" in item.kinds} == set(RIVALS)
+    assert {name for name, item in ENGINES.items() if "stream" in item.kinds} == set(streams.ENGINES)
+    assert {name for name, item in ENGINES.items() if "operators" in item.kinds} == set(PRODUCTS_OF)
+    assert all(set(item.baseline_of) <= set(item.kinds) for item in ENGINES.values())
 
 
 def test_the_page_names_every_engine_and_kind():
