@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from selfish_rnn.bench.options import read as read_bench_options
 from selfish_rnn.cli.app import app
+from selfish_rnn.experiment.extensions import IMPORTS
 from selfish_rnn.experiment.presets import build_experiment, preset_names, read_preset, with_assignments
 from selfish_rnn.reproduce.campaign import STAGES
 from selfish_rnn.reproduce.paper import ITEMS
@@ -95,7 +96,7 @@ def test_every_command_is_on_the_page_of_the_command_line() -> None:
     assert {name.rstrip("`") for name in names} == set(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 
 
-TAKES_LONG = re.compile(r" bench| sweep (?!.*--dry-run)| reproduce \S(?!.*--dry-run)|corpus=path")
+TAKES_LONG = re.compile(r" bench| sweep (?!.*--dry-run)| (reproduce|compare) \S(?!.*--dry-run)|corpus=path")
 """What is only looked at: measurements, many runs, and a person's terminal."""
 
 SHORT = {page: [line for line in lines(page) if not TAKES_LONG.search(line)] for page in PAGES}
@@ -111,6 +112,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     export(run, folder / "mine.safetensors")
     for name in ("quickstart-1", "together", "selfish-1", "selfish-2", "static-1", "static-2"):
         shutil.copytree(folder / "runs" / "mine", folder / "runs" / name)
+    (folder / "my_rule.py").write_text(blocks(ROOT / "docs" / "compare.md", "python")[0])
     (folder / "grid.yaml").write_text(blocks(ROOT / "docs" / "sweeps.md", "yaml")[0])
     return folder
 
@@ -125,9 +127,11 @@ def small(words: list[str], texts: Path) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("tables_as_before")
 @pytest.mark.parametrize("page", [page for page in SHORT if SHORT[page]], ids=lambda page: page.name)
 def test_commands_in_the_documentation_run(page: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
+    monkeypatch.setenv(IMPORTS, "")
     for line in SHORT[page]:
         text, _, into = line.partition(">")
         command, *words = shlex.split(text)[1:]

@@ -140,7 +140,7 @@ def _highway(chosen: random.Random) -> Arguments:
     x, h = torch.randn(steps, batch, inputs), torch.randn(batch, hidden)
     values, indices = (list(part) for part in zip(*levels, strict=True))
     biases = [torch.randn(2 * hidden) for _ in levels]
-    return [x, h, mask, *_weight(2 * hidden, inputs, gates), values, indices, biases, True]
+    return [x, h, mask, *_weight(2 * hidden, inputs, gates), values, indices, biases, True, "float32"]
 
 
 def _highway_backward(chosen: random.Random) -> Arguments:

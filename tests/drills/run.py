@@ -28,6 +28,7 @@ import operator_drill
 import rank_drill
 import ray_drill
 import setting_drill
+import stream_drill
 import sweep_drill
 from drill import Outcome, Patience
 
@@ -39,6 +40,7 @@ DRILLS = {
     "settings": setting_drill.drill,
     "corpora": corpus_drill.drill,
     "operators": operator_drill.drill,
+    "streams": stream_drill.drill,
     "sweep": sweep_drill.drill,
     "ranks": rank_drill.drill,
     "ray": ray_drill.drill,
@@ -46,6 +48,7 @@ DRILLS = {
 
 LONG = {
     "kill": 300, "signal": 60, "disk": 30, "files": 5000, "settings": 20_000, "corpora": 100, "operators": 5000,
+    "streams": 10_000,
     "sweep": 40, "ranks": 25, "ray": 8,
 }  # fmt: skip
 

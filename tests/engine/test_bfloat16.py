@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from selfish_rnn import pack
 from selfish_rnn.engine import PackedWeight, available, library, linear_cross_entropy, operators, precision
 from selfish_rnn.engine.dense_gradients import dense_gradient, start_collecting, stop_collecting
+from selfish_rnn.engine.operators.highway import highway
 from selfish_rnn.engine.operators.recurrent import GATES, recurrent_layer
 from selfish_rnn.engine.parameters import plain
 
@@ -413,3 +414,36 @@ def test_opcheck_of_recurrent_layers(cell: str) -> None:
     bias = torch.randn(rows, requires_grad=True)
     arguments = (x, h, c, *matrices, bias, bias, cell, True, "bfloat16")
     torch.library.opcheck(torch.ops.selfish_rnn.recurrent_layer.default, arguments)
+
+
+@pytest.mark.usefixtures("target")
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("shape", [(3, 20, 30), (2, 37, 16), (5, 7, 9)])
+def test_highway_layers_are_near_those_in_float32(masked: bool, shape: tuple[int, int, int]) -> None:
+    (steps, batch, hidden), depth = shape, 3
+    inputs = packed(2 * hidden, 11, 0.5, 1)
+    levels = [packed(2 * hidden, hidden, 0.5, 2 + level, 2) for level in range(depth)]
+    for weight in (inputs, *levels):
+        start_collecting(weight)
+    biases = [torch.randn(2 * hidden, generator=seeded(level)).requires_grad_() for level in range(depth)]
+    x, h = torch.randn(steps, batch, 11, generator=seeded(5)), torch.randn(batch, hidden, generator=seeded(6))
+    mask = torch.rand(batch, hidden, generator=seeded(7)).round() if masked else None
+    gradients = []
+    for kind in ("bfloat16", "float32"):
+        tensors = [tensor.clone().requires_grad_() for tensor in (x, h)]
+        values = [plain(weight.values.detach()).clone().requires_grad_() for weight in (inputs, *levels)]
+        indices = [weight.index for weight in levels]
+        y = highway(*tensors, mask, values[0], inputs.index, values[1:], indices, biases, True, kind)[0]
+        again = highway(*tensors, mask, values[0], inputs.index, values[1:], indices, biases, False, kind)[0]
+        assert torch.equal(again, y)
+        sources = [*tensors, *values, *biases]
+        gradients.append([y.detach(), *torch.autograd.grad(y.square().sum(), sources)])
+        gradients[-1] += [dense_gradient(weight) for weight in (inputs, *levels)]
+        for weight in (inputs, *levels):
+            stop_collecting(weight)
+            start_collecting(weight)
+    for ours, theirs in zip(*gradients, strict=True):
+        assert_near(ours, theirs.double(), 1e-2, "result")
+    assert not torch.equal(gradients[0][0], gradients[1][0])
+    for weight in (inputs, *levels):
+        stop_collecting(weight)

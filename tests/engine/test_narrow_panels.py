@@ -17,6 +17,7 @@ BATCHES = (2, 4, 5, 16, 17, 20, 21, 25, 36, 40, 52, 65)
 """One batch size for each combination of pieces, and one of two panels."""
 
 
+@pytest.mark.slow
 @given(kind=kinds, batch=st.integers(1, 65), hidden=st.integers(1, 45), density=st.floats(0, 1), seed=seeds)
 def test_any_batch_and_width_agree_with_dense(kind: str, batch: int, hidden: int, density: float, seed: int) -> None:
     packed, dense = pair(kind, 3, hidden, density=density, seed=seed)

@@ -147,7 +147,16 @@ def test_a_highway_layer_has_a_depth() -> None:
     inputs = packed(12, 5, 0.5, 0, gates=2)
     with pytest.raises(ValueError, match="at least one"):
         operators.highway(
-            torch.randn(4, 3, 5), torch.randn(3, 6), None, inputs.values.detach(), inputs.index, [], [], [], True
+            torch.randn(4, 3, 5),
+            torch.randn(3, 6),
+            None,
+            inputs.values.detach(),
+            inputs.index,
+            [],
+            [],
+            [],
+            True,
+            "float32",
         )
 
 

@@ -20,8 +20,9 @@ from packed_cell_cases import (
 )
 from torch import Tensor, nn
 
-from selfish_rnn.engine import pack
+from selfish_rnn.engine import PackedWeight, pack
 from selfish_rnn.engine.operators import highway as highway_operators
+from selfish_rnn.engine.parameters import plain
 from selfish_rnn.models import RecurrentHighwayNetwork
 from selfish_rnn.models.cells.highway import HighwayCell
 
@@ -120,6 +121,11 @@ def test_dense_gradients(masked: bool) -> None:
     assert_collects(packed, dense, run)
 
 
+def differentiable(weight: PackedWeight) -> Tensor:
+    """Return the values as a plain tensor with a gradient: torch's checks know no subclasses."""
+    return plain(weight.values.detach()).clone().requires_grad_()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 8, 13])
 @pytest.mark.parametrize("masked", [False, True])
@@ -128,16 +134,27 @@ def test_operator(masked: bool, batch: int) -> None:
     x, h = window((3, batch, 5), 6, 1, 1)
     mask = state_mask(batch, 6, 1) if masked else None
     weights = packed.recurrent_weights()
-    values, indices = [weight.values for weight in weights], [weight.index for weight in weights]
+    values, indices = [differentiable(weight) for weight in weights], [weight.index for weight in weights]
     biases = packed.recurrent_biases()
     torch.library.opcheck(
         highway_operators.highway,
-        (x, h, mask, packed.weight_input.values, packed.weight_input.index, values, indices, biases, True),
+        (
+            x,
+            h,
+            mask,
+            differentiable(packed.weight_input),
+            packed.weight_input.index,
+            values,
+            indices,
+            biases,
+            True,
+            "float32",
+        ),
     )
-    x, h, entering = x.detach(), h.detach(), packed.weight_input.values.detach()
+    x, h, entering = x.detach(), h.detach(), plain(packed.weight_input.values.detach())
     values, biases = [each.detach() for each in values], [each.detach() for each in biases]
     index = packed.weight_input.index
-    y, *kept = highway_operators.highway(x, h, mask, entering, index, values, indices, biases, True)
+    y, *kept = highway_operators.highway(x, h, mask, entering, index, values, indices, biases, True, "float32")
     torch.library.opcheck(
         highway_operators.highway_backward,
         (x, mask, entering, index, values, indices, kept, torch.ones_like(y), [True] * 7),

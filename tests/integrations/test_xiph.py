@@ -290,3 +290,29 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
         model.weight[0, 0] = torch.nan
     with pytest.raises(ValueError, match="NaN or infinite"):
         export_xiph(model, tmp_path / "weights.bin")
+
+
+def test_an_embedding_is_an_array_of_rows(tmp_path: Path) -> None:
+    model = nn.ModuleDict({"words": nn.Embedding(5, 8), "out": nn.Linear(8, 8)})
+    export_xiph(model, tmp_path / "tiny.c")
+    assert "words" not in (tmp_path / "tiny.h").read_text().partition("typedef")[2]
+    export_xiph(model, tmp_path / "weights.bin")
+    rows = read(tmp_path / "weights.bin")["words_weights_float"].reshape(5, 8)
+    assert np.array_equal(rows, model["words"].weight.detach())
+
+
+@pytest.mark.slow
+def test_the_command_line_exports_a_run(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from selfish_rnn import train_experiment
+    from selfish_rnn.cli.app import app
+
+    settings = {"epochs": 1, "train_tokens": 2000, "model": {"name": "stacked-gru", "hidden": 16, "embedding": 16}}
+    train_experiment("quickstart", folder=tmp_path / "run", settings={**settings, "granularity": "1x4", "threads": 1})
+    out = tmp_path / "weights.bin"
+    words = ["export", str(tmp_path / "run"), "--format", "xiph", "--precision", "int8", "--out", str(out)]
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "rnn1_recurrent: 48 x 16, int8" in result.output
+    assert "rnn1_recurrent_scale" in read(out)

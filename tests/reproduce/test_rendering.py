@@ -13,6 +13,7 @@ from reproduce_cases import made_up
 from selfish_rnn.errors import UserError
 from selfish_rnn.reproduce.case import Case
 from selfish_rnn.reproduce.paper import ITEMS
+from selfish_rnn.reproduce.paper.comparisons import PARETO
 from selfish_rnn.reproduce.plan import pairs_of
 from selfish_rnn.reproduce.rendering.documents import DOCUMENTS, figures_in, render_documents, rendered, summary
 from selfish_rnn.reproduce.rendering.figures import (
@@ -39,6 +40,12 @@ from selfish_rnn.reproduce.results import Results
 from selfish_rnn.reproduce.scales import SMALL
 
 REPOSITORY = Path(__file__).parents[2]
+PARETO_SERIES = {
+    "epoch": [1, 2],
+    "averaging": [False, True],
+    "seconds": [60.0, 120.0],
+    "valid_perplexity": [99.0, 90.0],
+}
 SELFISH, DENSE, STATIC = Case("stacked-lstm"), Case("stacked-lstm", "dense", "nt-asgd"), Case("stacked-lstm", "static")
 
 
@@ -278,12 +285,16 @@ def test_all_tables_of_a_scale_have_headings(root: Path) -> None:
 def test_a_figure_is_drawn_again_when_its_points_change(name: str, root: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     folder = tmp_path / "figures"
+    large = PARETO.rows[0].case
+    assert large is not None
+    Results(root, "small").save(*made_up(large, 1, 80.0, series=PARETO_SERIES))
     written = render_figure(name, ResultView.read(root, "small"), folder)
     stem = name.removeprefix("figure-")
     assert {path.name for path in written} == {f"{stem}-small.json", f"{stem}-small.svg", f"{stem}-small-dark.svg"}
     assert render_figure(name, ResultView.read(root, "small"), folder) == []
     before = (folder / f"{stem}-small.svg").read_bytes()
     Results(root, "small").save(*made_up(SELFISH, 1, 90.0))
+    Results(root, "small").save(*made_up(large, 1, 79.0, series=PARETO_SERIES))
     assert not is_current(name, ResultView.read(root, "small"), folder)
     assert render_figure(name, ResultView.read(root, "small"), folder) != []
     assert (folder / f"{stem}-small.svg").read_bytes() != before

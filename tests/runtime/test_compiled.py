@@ -160,6 +160,39 @@ def test_int8_products_are_bit_equal_for_every_processor(density: float) -> None
         use_int8_target(before)
 
 
+def of_blocks(rows: int, columns: int, tall: int, wide: int, density: float) -> Tensor:
+    """Return a matrix whose weights exist in blocks."""
+    blocks = sparse(rows // tall, columns // wide, density, rows + columns) != 0
+    exists = blocks.repeat_interleave(tall, 0).repeat_interleave(wide, 1)
+    return exists * torch.randn(rows, columns, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(("tall", "wide"), [(8, 4), (16, 4), (16, 1)])
+@pytest.mark.parametrize(("rows", "columns"), [(16, 4), (48, 64), (80, 132), (304, 96)])
+@pytest.mark.parametrize("density", [0.0, 0.1, 0.4])
+def test_products_of_blocks(rows: int, columns: int, tall: int, wide: int, density: float) -> None:
+    quantized = QuantizedWeight.from_dense(of_blocks(rows, columns, tall, wide, density))
+    program = Program()
+    x = program.input("x", columns)
+    program.output("y", program.linear(quantized, x, torch.randn(rows), activations="int8"))
+    program.output("fixed", program.linear(quantized, x, activations="int8", scale=0.01))
+    program.output("row", program.embedding(quantized, program.token("word", rows)))
+    sequence = [{"x": torch.randn(columns), "word": word} for word in (0, rows // 2, rows - 1)]
+    compare(program, sequence, 1e-4)
+    sequence[1]["x"][0] = math.nan
+    results, before = [], int8_target()
+    try:
+        for target in int8_targets():
+            use_int8_target(target)
+            results.append(run(program, sequence))
+    finally:
+        use_int8_target(before)
+    for other in results[1:]:
+        for step, expected in zip(other, results[0], strict=True):
+            assert all(torch.equal(step[name].nan_to_num(), expected[name].nan_to_num()) for name in expected)
+    assert all(result[1]["y"].isnan().all() for result in results)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_number_that_is_not_finite_makes_int8_products_nan(bad: float) -> None:
     program = Program()

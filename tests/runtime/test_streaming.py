@@ -18,6 +18,7 @@ from torch import Tensor, nn
 import selfish_rnn
 from selfish_rnn.engine import pack
 from selfish_rnn.runtime import Stream
+from selfish_rnn.runtime.stored import save_program
 
 
 class Net(nn.Module):
@@ -211,6 +212,11 @@ def test_damaged_files(stream: Stream, tmp_path: Path) -> None:
             selfish_rnn.load_stream(tmp_path / "short.srnn")
     with pytest.raises(selfish_rnn.UserError):
         selfish_rnn.load_stream(tmp_path / "missing.srnn")
+    for report in ("{", "[]", '{"layers": [{}]}', '{"layers": [{"shape": 3}]}', '{"error": []}'):
+        stream.program.metadata["layers"] = report
+        save_program(stream.program, tmp_path / "hostile.srnn")
+        with pytest.raises(selfish_rnn.UserError, match="report on layers"):
+            selfish_rnn.load_stream(tmp_path / "hostile.srnn")
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")

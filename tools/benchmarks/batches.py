@@ -1,4 +1,4 @@
-"""How long a product takes for several vectors at once: int8, packed float32, and what torch has for dense matrices.
+"""Time of a product with several vectors at once: int8, packed float32, and torch's dense products.
 
     python tools/benchmarks/batches.py --hidden 1500 --out results/int8/batches-1500.txt
 

@@ -1,4 +1,4 @@
-"""What ranks that train together send each other, and from where on that takes longer than it saves.
+"""Communication of ranks that train together, and the point from which it costs more time than it saves.
 
 Bytes are those of the loopback device, all headers included, so the script wants one of its own:
 
@@ -54,7 +54,7 @@ SHARED = (2, 4, 5, 10, 20)
 """Numbers of ranks of the tables: with 20 columns each, and those that divide 20 columns."""
 
 MEASURED_WIDTH = 400
-"""Of embedding and layers of the network whose bytes are measured."""
+"""Units of the embedding and of the layers of the measured network."""
 
 PAPER = {"matrices": 66_000_000, "others": 34_000}
 """The paper's Penn Treebank network, 1500 wide: positions of its matrices, and biases."""
@@ -74,13 +74,13 @@ def random_corpus() -> Corpus:
 
 def sent() -> int:
     """Bytes that have gone over the loopback device of this network namespace."""
-    found = re.search(r"^\s*lo:\s*(\d+)", Path("/proc/self/net/dev").read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found.group(1))
+    result = re.search(r"^\s*lo:\s*(\d+)", Path("/proc/self/net/dev").read_text(), re.MULTILINE)
+    assert result is not None
+    return int(result.group(1))
 
 
 def bytes_per_update(trainer: Trainer, rounds: int = 2) -> float:
-    """What all ranks send in an update; the first is not counted."""
+    """Return the bytes that all ranks send in an update, without the first update."""
     inputs, targets = window_at(trainer.rows, 0, 2)
     trainer._update(inputs, targets, 1.0)
     before = sent()
@@ -89,7 +89,7 @@ def bytes_per_update(trainer: Trainer, rounds: int = 2) -> float:
     return (sent() - before) / rounds
 
 
-def rank_work(rank: int, ranks: int, store: str, name: str, found: Any) -> None:
+def rank_work(rank: int, ranks: int, store: str, name: str, result: Any) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=ranks, timeout=timedelta(minutes=5)
@@ -100,13 +100,13 @@ def rank_work(rank: int, ranks: int, store: str, name: str, found: Any) -> None:
     measured = bytes_per_update(trainer)
     if rank == 0:
         numbers = sum(parameter.numel() for parameter in trainer.model.parameters())
-        found[name] = {"ranks": ranks, "numbers": numbers, "bytes": measured}
+        result[name] = {"ranks": ranks, "numbers": numbers, "bytes": measured}
     distributed.barrier()
     distributed.destroy_process_group()
 
 
 def together(ranks: int, name: str) -> dict[str, Any]:
-    """What an update of some ranks costs them all."""
+    """Return the cost of an update for all ranks."""
     context = multiprocessing.get_context("spawn")
     with TemporaryDirectory() as folder, context.Manager() as manager:
         found = manager.dict()
@@ -131,21 +131,23 @@ def ring(numbers: int, ranks: int) -> float:
 
 
 def update_seconds(bench: Path) -> dict[str, float]:
-    """Of an update of 20 columns on one machine, as ``selfish-rnn bench`` measured it."""
+    """Return the seconds of an update with 20 columns on one machine, as measured by ``selfish-rnn bench``."""
     rows = [row for row in json.loads(bench.read_text())["rows"] if row["kind"] == "step"]
-    of = {row["sparsity"]: {name: found["median_ms"] / 1000 for name, found in row["engines"].items()} for row in rows}
+    of = {
+        row["sparsity"]: {name: result["median_ms"] / 1000 for name, result in row["engines"].items()} for row in rows
+    }
     return {"dense": of[0.67]["dense"], "packed 0.67": of[0.67]["packed"], "packed 0.9": of[0.9]["packed"]}
 
 
 def paper_numbers(name: str) -> int:
-    """How many gradients of the paper's network travel."""
+    """Return the number of gradients of the paper's network that are sent."""
     density = 1 - NETWORKS[name][1] if name.startswith("packed") else 1
     return PAPER["others"] + round(density * PAPER["matrices"])
 
 
 def overhead(measured: dict[str, Any], name: str) -> float:
     """Bytes that were sent over those of a ring's numbers, with the most ranks that were measured."""
-    row = max(measured[name], key=lambda found: found["ranks"])
+    row = max(measured[name], key=lambda result: result["ranks"])
     return float(row["bytes"] / row["ranks"] / ring(row["numbers"], row["ranks"]))
 
 
@@ -174,15 +176,15 @@ class Plan:
 
 
 def bytes_table(measured: dict[str, Any]) -> None:
-    """What was measured, beside what a ring all-reduce sends."""
+    """Print the measurements, compared with the bytes of a ring all-reduce."""
     print("| network | ranks | bytes an update and rank, measured | 2(R-1)/R x 4 x numbers | against dense |")
     print("|---|--:|--:|--:|--:|")
     dense = {row["ranks"]: row["bytes"] for row in measured["dense"]}
     for name, rows in measured.items():
         for row in rows:
             ranks = row["ranks"]
-            own, expected = row["bytes"] / ranks / 1e6, ring(row["numbers"], ranks) / 1e6
-            print(f"| {name} | {ranks} | {own:.2f} MB | {expected:.2f} MB | {row['bytes'] / dense[ranks]:.3f} |")
+            local, expected = row["bytes"] / ranks / 1e6, ring(row["numbers"], ranks) / 1e6
+            print(f"| {name} | {ranks} | {local:.2f} MB | {expected:.2f} MB | {row['bytes'] / dense[ranks]:.3f} |")
 
 
 def speed_tables(plan: Plan) -> None:

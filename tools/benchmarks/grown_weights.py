@@ -1,4 +1,4 @@
-"""What the second moment of a grown weight should start with: the quickstart with Adam and AdamW under several rules.
+"""Initial second moment of grown weights: the quickstart with Adam and AdamW under several rules.
 
     cd benchmarks
     python grown_weights.py --list                                      # the names of all cases
@@ -94,18 +94,18 @@ def with_means_of_rows(rewire: Any) -> Any:
         rows, fresh = positions // weight.shape[1], torch.isin(positions, grown)
         for optimizer in optimizers:
             moment = optimizer.state[weight.values]["exp_avg_sq"]
-            found = moment[places]
+            result = moment[places]
             counts = torch.zeros(weight.shape[0]).index_add_(0, rows, (~fresh).float())
-            sums = torch.zeros(weight.shape[0]).index_add_(0, rows[~fresh], found[~fresh])
-            means = torch.where(counts[rows] > 0, sums[rows] / counts[rows], found)
+            sums = torch.zeros(weight.shape[0]).index_add_(0, rows[~fresh], result[~fresh])
+            means = torch.where(counts[rows] > 0, sums[rows] / counts[rows], result)
             moment[places[fresh]] = means[fresh]
 
     return rewired
 
 
 def run(case: str) -> dict[str, Any]:
-    name, beta, rest = case.split("-", 2)
-    method, rule, seed = rest.rsplit("-", 2)
+    name, beta, remainder = case.split("-", 2)
+    method, rule, seed = remainder.rsplit("-", 2)
     masked = method in ("snfs", "dense")
     if rule in ("zero", "age"):
         optimizer_state.SECOND_MOMENTS = frozenset()
@@ -152,17 +152,17 @@ OPTIMIZERS = {
 
 def tables(folder: Path) -> tuple[list[str], list[str]]:
     """Test perplexities as rows of Markdown: of the rules by optimizer, and of the methods; mean and every seed."""
-    found: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
+    result: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
     for line in (folder / "runs.jsonl").read_text().splitlines():
         record = json.loads(line)
-        name, beta, rest = record["case"].split("-", 2)
-        method, rule, seed = rest.rsplit("-", 2)
-        found[f"{name}-{beta}", method, rule][seed] = record["test_perplexity"]
+        name, beta, remainder = record["case"].split("-", 2)
+        method, rule, seed = remainder.rsplit("-", 2)
+        result[f"{name}-{beta}", method, rule][seed] = record["test_perplexity"]
 
     def cell(*of: str) -> str:
-        values = [value for _, value in sorted(found.get(of, {}).items())]
-        each = f" ({', '.join(f'{value:.1f}' for value in values)})" if len(values) > 1 else ""
-        return f"{statistics.mean(values):.2f}{each}" if values else "-"
+        values = [value for _, value in sorted(result.get(of, {}).items())]
+        entry = f" ({', '.join(f'{value:.1f}' for value in values)})" if len(values) > 1 else ""
+        return f"{statistics.mean(values):.2f}{entry}" if values else "-"
 
     def row(*cells: str) -> str:
         return f"| {' | '.join(cells)} |"

@@ -1,4 +1,4 @@
-// Times of a product of a 3N x N matrix with a vector in all four layouts, which the costs in
+// Times of a product of a 3N x N matrix with a vector in all layouts, which the costs in
 // runtime/kernels/execution.hpp are taken from. From the top of the repository:
 //
 //   selfish-rnn header
@@ -18,14 +18,18 @@ double nanoseconds() {
   return static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec);
 }
 
-SavedMatrix random_matrix(int64_t rows, int64_t columns, double density, bool int8) {
+// Weights exist in blocks of so many rows and columns.
+SavedMatrix random_matrix(int64_t rows, int64_t columns, double density, bool int8, int64_t tall = 1,
+                          int64_t wide = 1) {
   std::mt19937 random(1);
-  std::bernoulli_distribution exists(density);
+  std::bernoulli_distribution chance(density);
+  std::vector<bool> exists(rows / tall * (columns / wide));
+  for (size_t block = 0; block < exists.size(); ++block) exists[block] = chance(random);
   SavedMatrix made;
   made.rows = rows, made.columns = columns, made.first = {0};
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t column = 0; column < columns; ++column) {
-      if (!exists(random)) continue;
+      if (!exists[row / tall * (columns / wide) + column / wide]) continue;
       made.column.push_back(static_cast<uint32_t>(column));
       if (int8)
         made.bytes.push_back(static_cast<int8_t>(1 + random() % 100));
@@ -39,18 +43,21 @@ SavedMatrix random_matrix(int64_t rows, int64_t columns, double density, bool in
 }
 
 int main() {
-  const char* const kNames[] = {"dense float32", "sparse float32", "dense int8", "sparse int8"};
+  const char* const kNames[] = {"dense float32", "sparse float32", "dense int8", "sparse int8", "blocks int8"};
   std::printf("%s\nunits density", srnn_kernels());
   for (const char* name : kNames) std::printf(" %14s", name);
   std::printf(" (ns)\n");
   for (int64_t units : {24, 64, 128, 256, 384, 512}) {
     for (double density : {1.0, 0.6, 0.5, 0.4, 0.33, 0.25, 0.2, 0.1, 0.05}) {
       std::printf("%5d %7.2f", static_cast<int>(units), density);
-      for (int kind = 0; kind < 4; ++kind) {
-        const SavedMatrix saved = random_matrix(3 * units, units, density, kind >= 2);
+      for (int kind = 0; kind < 5; ++kind) {
+        const bool blocks = kind == 4;
+        const SavedMatrix saved =
+            random_matrix(3 * units, units, density, kind >= 2, blocks ? kBlockRows : 1, blocks ? kBlockColumns : 1);
         MatrixRules rules = step_kernels().rules;
-        rules.float_costs = rules.int8_costs =
-            kind % 2 == 0 ? MatrixCosts{1e9f, 0, 0, 0, 0} : MatrixCosts{0, 0, 1, 1, 1};
+        rules.float_costs = rules.int8_costs = blocks          ? MatrixCosts{1, 1, 0, 1, 1, 1}
+                                               : kind % 2 == 0 ? MatrixCosts{1e9f, 0, 2e9f, 0, 0, 0}
+                                                               : MatrixCosts{0, 0, 1, 1, 1, 1};
         const LaidOutMatrix laid_out =
             kind >= 2 ? LaidOutMatrix::as_int8(saved, rules, 0, 0) : LaidOutMatrix::as_float(saved, rules, 0);
         std::vector<float> x(units + 64, 0.5f), y(3 * units + 64);

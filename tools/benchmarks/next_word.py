@@ -1,4 +1,4 @@
-"""How long the next word takes: one call in int8 and in float32, beside torch's dense int8 (``quantize_dynamic``).
+"""Time of the next word: one call in int8 and in float32, compared with torch's dense int8 (``quantize_dynamic``).
 
     python tools/benchmarks/next_word.py --hidden 1500 --out results/int8/next-word-1500.txt
 

@@ -1,4 +1,4 @@
-"""What checks cost, of steps at 512 units and sparsity 0.9: of what kernels follow, and of numbers that are none.
+"""Cost of checks in steps at 512 units and sparsity 0.9: of kernel indices, and of NaN or infinite numbers.
 
     python tools/benchmarks/operator_checks.py --out results/operator-checks.json
 
@@ -70,13 +70,13 @@ def written_down() -> Iterator[list[Call]]:
         return noted
 
     patches = [patch.object(module, name, noting(getattr(module, name))) for module, name in CHECKS]
-    for one in patches:
-        one.start()
+    for item in patches:
+        item.start()
     try:
         yield calls
     finally:
-        for one in patches:
-            one.stop()
+        for item in patches:
+            item.stop()
 
 
 def least(call: Call, rounds: int) -> float:
@@ -141,26 +141,26 @@ def main() -> None:
         model.zero_grad()
         model.loss(model.encode(tokens, model.initial_state(COLUMNS)).output, tokens).backward()
 
-    found = {"training, 35 x 20 words": measured(train, 10)}
+    result = {"training, 35 x 20 words": measured(train, 10)}
     for name, optimizer in OPTIMIZERS.items():
-        found[f"update by {name}, 35 x 20 words"] = measured_updates(model, tokens, optimizer(model.parameters()))
+        result[f"update by {name}, 35 x 20 words"] = measured_updates(model, tokens, optimizer(model.parameters()))
     small = quantize(model)
     with torch.no_grad():
         for steps, columns, rounds in ((WINDOW, COLUMNS, 10), (1, COLUMNS, 100), (1, 1, 500)):
             some = tokens[:steps, :columns]
             step = functools.partial(small, some, small.initial_state(columns))
-            found[f"int8, {steps} x {columns} words"] = measured(step, rounds)
+            result[f"int8, {steps} x {columns} words"] = measured(step, rounds)
         word = small.next_word()
-        found["int8, the next word in one call"] = measured(lambda: word(3), 1000)
+        result["int8, the next word in one call"] = measured(lambda: word(3), 1000)
     record = {
         "command": shlex.join(["python", *sys.argv]),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "machine": machine(),
-        "steps": found,
+        "steps": result,
     }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(record, indent=1) + "\n")
-    print(json.dumps(found, indent=1))
+    print(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

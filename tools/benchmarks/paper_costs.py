@@ -1,8 +1,8 @@
-"""What the paper's experiments cost on more cores than one: arithmetic from the plan of ``reproduce --scale paper``.
+"""Cost of the paper's experiments on several cores, computed from the plan of ``reproduce --scale paper``.
 
     python tools/benchmarks/paper_costs.py
 
-Every run has one core and goes on from its checkpoint where it is lost; the longest runs start first.
+Every run has one core and resumes from its checkpoint after a loss. The longest runs start first.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ CORES = (1, 8, 64)
 SPOT_CORES = 512
 
 BETWEEN_LOSSES = 5.0
-"""Hours after which a spot machine is taken away, on average."""
+"""Mean hours until a spot machine is lost."""
 
 LOST = 10 / 60 / 2 + 0.5 / 60 + 0.5 / 60
-"""Hours that a loss costs: half of ``checkpoint_every``, until the cluster notices, until the run has started again."""
+"""Hours lost with a machine: half of ``checkpoint_every``, detection by the cluster, and the restart."""
 
 DOLLARS, SPOT_DOLLARS = 0.04, 0.01
 """Assumed prices of a core-hour."""
 
 
 def run_hours() -> dict[str, list[float]]:
-    """Core-hours of every run, by network; a run that several items share is there once."""
+    """Return the core-hours of every run, by network. Runs shared by several items count once."""
     scale = SCALES["paper"]
     runs = plan([item for item in ITEMS.values() if item.kind != "time"], scale)
     hours = {run.name: scale.hours[run.case.network] * (1 if run.sparse else DENSE_FACTOR) for run in runs}
@@ -45,7 +45,7 @@ def run_hours() -> dict[str, list[float]]:
 
 
 def makespan(hours: Sequence[float], cores: int) -> float:
-    """When the last run ends, if whoever is free takes the longest that is left."""
+    """Return the end of the last run, if free cores take the longest remaining run."""
     ends = [0.0] * cores
     for length in sorted(hours, reverse=True):
         heapq.heapreplace(ends, ends[0] + length)
@@ -53,7 +53,7 @@ def makespan(hours: Sequence[float], cores: int) -> float:
 
 
 def spot_factor() -> float:
-    """How much longer a run takes on machines that are taken away."""
+    """Return the time of a run on spot machines relative to others."""
     return 1 / (1 - LOST / BETWEEN_LOSSES)
 
 
@@ -62,7 +62,7 @@ def main() -> None:
     print("| network | runs | core-hours | longest run | " + " | ".join(heads) + " | dollars, spot |")
     print("|---|" + "--:|" * (len(heads) + 4))
     by_network = run_hours()
-    for title, hours in (*by_network.items(), ("all", [one for found in by_network.values() for one in found])):
+    for title, hours in (*by_network.items(), ("all", [item for result in by_network.values() for item in result])):
         days = [makespan(hours, cores) / 24 for cores in CORES]
         days.append(makespan(hours, SPOT_CORES) * spot_factor() / 24)
         costs = f"{sum(hours) * DOLLARS:,.0f}, {sum(hours) * spot_factor() * SPOT_DOLLARS:,.0f}"

@@ -83,7 +83,7 @@ def measure(workload: Workload, rounds: int) -> dict[str, Any]:
         "sparsity": workload.sparsity,
         "weights": round((1 - workload.sparsity) * workload.positions()),
         "latency_ms": {name: round(1000 * statistics.median(times), 4) for name, times in latencies.items()},
-        "latencies_ms": {name: [round(1000 * each, 4) for each in times] for name, times in latencies.items()},
+        "latencies_ms": {name: [round(1000 * entry, 4) for entry in times] for name, times in latencies.items()},
         "bytes": sizes,
         "step_ms": round(1000 * statistics.median(seconds), 3),
     }

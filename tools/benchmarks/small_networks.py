@@ -28,7 +28,7 @@ from selfish_rnn.files import write_atomically
 SPARSITY = 0.9
 UNITS = (32, 64, 128, 256)
 CASES = {"infer 1 x 1": (1, 1), "infer 35 x 1": (35, 1), "train 35 x 1": (35, 1), "train 35 x 20": (35, 20)}
-"""What is timed: inference or forward and backward pass, steps x sequences."""
+"""Timed work: inference, or forward and backward pass, with steps x sequences."""
 
 
 def layers(units: int) -> tuple[nn.LSTM, PackedLSTM]:
@@ -63,7 +63,7 @@ def seconds(run: Callable[[nn.Module, Tensor], None], layer: nn.Module, x: Tenso
 
 def row(units: int) -> dict[str, Any]:
     dense, packed = layers(units)
-    found: dict[str, Any] = {"units": units}
+    result: dict[str, Any] = {"units": units}
     for case, (steps, sequences) in CASES.items():
         x = torch.randn(steps, sequences, units)
         pass_ = train if case.startswith("train") else infer
@@ -73,12 +73,12 @@ def row(units: int) -> dict[str, Any]:
             dense_seconds.append(seconds(pass_, dense, x))
         torch.backends.mkldnn.enabled = True  # type: ignore[assignment]
         packed_seconds = seconds(pass_, packed, x)
-        found[case] = {
+        result[case] = {
             "dense_us": 1e6 * min(dense_seconds),
             "packed_us": 1e6 * packed_seconds,
             "ratio": min(dense_seconds) / packed_seconds,
         }
-    return found
+    return result
 
 
 class Tiny(nn.Module):

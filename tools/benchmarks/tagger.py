@@ -84,17 +84,17 @@ class Training:
         return loss.item()
 
     def losses(self, steps: int) -> list[float]:
-        found = []
+        result = []
         for number in range(steps):
-            found.append(self.step(number))
+            result.append(self.step(number))
             if self.sparsifier is not None and number % 10 == 9:
                 self.sparsifier.rewire()
-        return found
+        return result
 
 
 def measure(hidden: int, sparsity: float, steps: int, rounds: int, clock: Callable[[], float]) -> dict[str, Any]:
     trained = {engine: Training(engine, hidden, sparsity, steps // 10).losses(steps) for engine in SPARSE}
-    apart = max(abs(one - other) / abs(one) for one, other in zip(*trained.values(), strict=True))
+    apart = max(abs(first - second) / abs(first) for first, second in zip(*trained.values(), strict=True))
     trainings = {engine: Training(engine, hidden, sparsity, 1) for engine in ENGINES}
     seconds: dict[str, list[float]] = {engine: [] for engine in ENGINES}
     for number in range(rounds + 2):  # two to warm up
@@ -102,18 +102,18 @@ def measure(hidden: int, sparsity: float, steps: int, rounds: int, clock: Callab
             start = clock()
             training.step(number)
             seconds[engine].append(clock() - start)
-    taken = {engine: found[2:] for engine, found in seconds.items()}
-    medians = {engine: statistics.median(found) for engine, found in taken.items()}
+    taken = {engine: result[2:] for engine, result in seconds.items()}
+    medians = {engine: statistics.median(result) for engine, result in taken.items()}
     baseline = min(("dense", "dense without oneDNN"), key=lambda engine: medians[engine])
 
     def over(engine: str) -> dict[str, float]:
-        ratios = sorted(one / other for one, other in zip(taken[engine], taken["packed"], strict=True))
+        ratios = sorted(first / second for first, second in zip(taken[engine], taken["packed"], strict=True))
         return {"median": statistics.median(ratios), "lowest": ratios[0], "highest": ratios[-1]}
 
     return {
         "hidden": hidden,
         "sparsity": sparsity,
-        "weights": {engine: sum(p.numel() for p in each.model.parameters()) for engine, each in trainings.items()},
+        "weights": {engine: sum(p.numel() for p in entry.model.parameters()) for engine, entry in trainings.items()},
         "losses": trained,
         "largest relative difference of losses": apart,
         "seconds": taken,

@@ -1,4 +1,4 @@
-"""What a weight costs against how far its tile reaches: its activations lie in the first cache, or farther out.
+"""Cost of a weight by the reach of its tile: its activations are in the first cache or beyond.
 
 ::
 
@@ -63,7 +63,7 @@ def best(call: Callable[[], object], seconds: float) -> float:
 
 def measure(columns: int, seconds: float) -> dict[str, float]:
     """Nanoseconds of a weight and 64 tokens."""
-    found: dict[str, float] = {"columns": columns, "kib": columns * TOKENS * 4 / 1024}
+    result: dict[str, float] = {"columns": columns, "kib": columns * TOKENS * 4 / 1024}
     x = torch.randn(TOKENS, columns)
     took: dict[str, list[float]] = {"spmm": [], "sddmm": []}
     for line in (LINE, 1):
@@ -74,11 +74,11 @@ def measure(columns: int, seconds: float) -> dict[str, float]:
         d = torch.randn_like(y)
         gradient = lambda: torch.autograd.grad(y, packed.values, d, retain_graph=True)  # noqa: B023, E731
         took["sddmm"].append(best(gradient, seconds))
-        found.setdefault("weights", packed.count)
+        result.setdefault("weights", packed.count)
         few = packed.count
     for name, (many, hardly_any) in took.items():
-        found[f"{name}_ns"] = 1e9 * (many - hardly_any) / (found["weights"] - few)
-    return found
+        result[f"{name}_ns"] = 1e9 * (many - hardly_any) / (result["weights"] - few)
+    return result
 
 
 def main() -> None:

@@ -29,13 +29,13 @@ ROUNDS = 5
 
 
 def measure(name: str, workload: Workload, limits: tuple[float, float]) -> dict[str, Any]:
-    steps, found = {}, dict[str, Any]()
+    steps, result = {}, dict[str, Any]()
     for limit in limits:
         tiling.VERY_SPARSE = limit
         model = workload.model("packed")
         weights = list(packed_weights(model).values())
-        each = sum(len(weight.index) for weight in weights) / sum(weight.count for weight in weights)
-        found[f"{limit:g}"] = {"index_bytes_per_weight": each, "seconds": []}
+        entry = sum(len(weight.index) for weight in weights) / sum(weight.count for weight in weights)
+        result[f"{limit:g}"] = {"index_bytes_per_weight": entry, "seconds": []}
         steps[f"{limit:g}"] = workload.training_step("packed", model)
     for step in steps.values():
         step()
@@ -43,8 +43,8 @@ def measure(name: str, workload: Workload, limits: tuple[float, float]) -> dict[
         for limit_name, step in steps.items():
             start = time.perf_counter()
             step()
-            found[limit_name]["seconds"].append(time.perf_counter() - start)
-    return {"network": name, "density": 1 - workload.sparsity, "limits": found}
+            result[limit_name]["seconds"].append(time.perf_counter() - start)
+    return {"network": name, "density": 1 - workload.sparsity, "limits": result}
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ def main() -> None:
         ("1500 units, S = 0.97", Workload(read({}), 1500, 0.97), (0.015, 0.035)),
     ):
         rows.append(measure(name, workload, limits))
-        print(name, {at: statistics.median(each["seconds"]) for at, each in rows[-1]["limits"].items()}, flush=True)
+        print(name, {at: statistics.median(entry["seconds"]) for at, entry in rows[-1]["limits"].items()}, flush=True)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps({**about, "threads": options.threads, "networks": rows}, indent=2) + "\n")
 

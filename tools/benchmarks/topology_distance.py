@@ -1,4 +1,4 @@
-"""How long the topological distance between two of the paper's stacked LSTMs takes, and how much memory.
+"""Time and memory of the topological distance between two of the paper's stacked LSTMs.
 
     python tools/benchmarks/topology_distance.py --engine packed --matching one-to-one
 

@@ -1,4 +1,4 @@
-"""How large the history of the paper's stacked LSTM's topology becomes, and the processor time of writing it.
+"""Size of the topology history of the paper's stacked LSTM, and the processor time of writing it.
 
     python tools/benchmarks/topology_history.py
 

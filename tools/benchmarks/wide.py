@@ -1,4 +1,4 @@
-"""How large a network 21.8 million weights make: seconds and memory of building it, of an update and of a rewiring.
+"""Largest networks with 21.8 million weights: time and memory of construction, update and rewiring.
 
 ::
 
@@ -46,8 +46,8 @@ def measure(units: int, threads: int) -> dict[str, Any]:
     experiment = build_experiment(with_settings(read_preset("wide")[0], changes), "wide")
     watch = Stopwatch()
     network, sparsifier = build_network(experiment, WORDS, rewirings=4)
-    found: dict[str, Any] = {"units": units, "positions": positions, "weights": sparsifier.active_weights}
-    found |= {**watch.seconds("build"), "build_peak_mib": peak_memory()}
+    result: dict[str, Any] = {"units": units, "positions": positions, "weights": sparsifier.active_weights}
+    result |= {**watch.seconds("build"), "build_peak_mib": peak_memory()}
     optimizer = torch.optim.SGD(network.parameters(), lr=1.0)
     words = torch.randint(WORDS, (experiment.window + 1, experiment.batch_size))
     state, updates = network.initial_state(experiment.batch_size), []
@@ -58,11 +58,11 @@ def measure(units: int, threads: int) -> dict[str, Any]:
         torch.nn.utils.clip_grad_norm_(network.parameters(), 0.25)
         optimizer.step()
         updates.append(watch.seconds("update"))
-    found |= {name: min(update[name] for update in updates) for name in updates[0]}
-    found |= {"tokens": words[1:].numel(), "update_peak_mib": peak_memory()}
+    result |= {name: min(update[name] for update in updates) for name in updates[0]}
+    result |= {"tokens": words[1:].numel(), "update_peak_mib": peak_memory()}
     watch = Stopwatch()
     sparsifier.rewire()
-    return found | {**watch.seconds("rewire"), "peak_mib": peak_memory()}
+    return result | {**watch.seconds("rewire"), "peak_mib": peak_memory()}
 
 
 def main() -> None:

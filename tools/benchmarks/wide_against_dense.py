@@ -43,9 +43,9 @@ class Clock(Listener):
 
     def __init__(self, path: Path, limit: float) -> None:
         self.path, self.limit = path, limit
-        found = json.loads(path.read_text()) if path.exists() else {"seconds": 0.0, "epochs": []}
-        self._before: float = found["seconds"]
-        self.epochs: list[dict[str, Any]] = found["epochs"]
+        result = json.loads(path.read_text()) if path.exists() else {"seconds": 0.0, "epochs": []}
+        self._before: float = result["seconds"]
+        self.epochs: list[dict[str, Any]] = result["epochs"]
 
     @property
     def seconds(self) -> float:
@@ -89,7 +89,7 @@ def train(name: str, assignments: list[str], runs: Path, limit: float) -> None:
         raise SystemExit(f"{name}: {clock.seconds:.0f} seconds are too few for an epoch")
     experiment = run.experiment
     sparse, others = experiment.model.sizes(len(run.corpus.vocabulary))
-    found = {
+    result = {
         "model": experiment.model.model_dump(),
         "weights": round((1 - experiment.sparsity) * sparse),
         "other_parameters": others,
@@ -100,7 +100,7 @@ def train(name: str, assignments: list[str], runs: Path, limit: float) -> None:
         "test_perplexity": evaluate_splits(run.model(), experiment, run.corpus)["test_perplexity"],
         "peak_memory_mib": peak_memory(),
     }
-    write_json(runs / f"{name}-outcome.json", found)
+    write_json(runs / f"{name}-outcome.json", result)
 
 
 def main() -> None:
@@ -129,8 +129,8 @@ def main() -> None:
         if not outcome.exists():
             command = [sys.executable, __file__, "--only", name, "--runs", str(options.runs), "--seconds", str(limit)]
             subprocess.run([*command, *options.settings], check=True)
-        report["networks"][name] = found = json.loads(outcome.read_text())
-        limit = found["seconds"]
+        report["networks"][name] = result = json.loads(outcome.read_text())
+        limit = result["seconds"]
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(report, indent=2) + "\n")
 

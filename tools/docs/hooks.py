@@ -1,4 +1,4 @@
-"""What mkdocs is taught for this site: files outside docs/ that pages link to, the changelog, captions, and what nobody
+"""Hooks of mkdocs for this site: files outside docs/ that pages link to, the changelog, captions, and what nobody
 listed.
 
 A page may link to a file or folder outside ``docs/``, as it is read in the repository: ``../results/bench``. The site
@@ -20,7 +20,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 COPIES = "repository"
-"""Where in the site the copies are."""
+"""Folder of the copies in the site."""
 
 PAGES = {"CHANGELOG.md": "changelog.md", "README.md": "index.md"}
 """Pages of the site that stand for files outside ``docs/``."""
@@ -58,8 +58,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
             continue
         path = ROOT / target
         if path.is_dir():
-            inside = sorted(each for each in path.iterdir() if not _private(each))
-            wanted.update(_relative(each) for each in inside)
+            inside = sorted(entry for entry in path.iterdir() if not _private(entry))
+            wanted.update(_relative(entry) for entry in inside)
             files.append(File.generated(config, uri, content=_listing(target, inside)))
         elif target.endswith(".md"):
             content = path.read_text(encoding="utf-8")
@@ -125,11 +125,11 @@ def _named(nav: list[Any] | dict[str, Any] | str) -> Iterator[str]:
 
 
 def _outside_links(markdown: str, source: str) -> Iterator[str]:
-    """What a page links to that the site would not have by itself."""
+    """Return the linked files of a page that are outside docs/."""
     for part in FENCE.split(markdown):
         if not part.startswith("```"):
-            found = (_target(match["target"], source) for match in LINK.finditer(part))
-            yield from (target for target in found if target is not None and _in_site(target) == _copy(target))
+            result = (_target(match["target"], source) for match in LINK.finditer(part))
+            yield from (target for target in result if target is not None and _in_site(target) == _copy(target))
 
 
 def _target(link: str, source: str) -> str | None:
@@ -142,21 +142,21 @@ def _target(link: str, source: str) -> str | None:
 
 def _origin(source: str) -> str:
     """The file in the repository that a page of the site is made from."""
-    own = {page: name for name, page in PAGES.items() if name != "README.md"}
+    local = {page: name for name, page in PAGES.items() if name != "README.md"}
     if source.startswith(f"{COPIES}/"):
         return source.removeprefix(f"{COPIES}/")
-    return own.get(source, f"docs/{source}")
+    return local.get(source, f"docs/{source}")
 
 
 def _in_site(target: str) -> str:
-    """Where in the site a file or folder of the repository is."""
+    """Return the address of a file or folder of the repository in the site."""
     if target.startswith("docs/"):
         return target.removeprefix("docs/")
     return PAGES.get(target) or _copy(target)
 
 
 def _copy(target: str) -> str:
-    """Where in the site the copy of a file is, or the page that lists a folder or shows a text."""
+    """Return the address of the copy of a file, or of the page of a folder or text."""
     if (ROOT / target).is_dir():
         return f"{COPIES}/{target}/index.md"
     return f"{COPIES}/{target}.md" if target.endswith(SHOWN_AS_TEXT) else f"{COPIES}/{target}"
@@ -164,8 +164,8 @@ def _copy(target: str) -> str:
 
 def _listing(target: str, inside: list[Path]) -> str:
     lines = [f"# {target}", ""]
-    for each in inside[:MOST_LISTED]:
-        lines.append(f"- [{each.name}{'/' if each.is_dir() else ''}]({each.name})")
+    for entry in inside[:MOST_LISTED]:
+        lines.append(f"- [{entry.name}{'/' if entry.is_dir() else ''}]({entry.name})")
     return "\n".join(lines) + "\n"
 
 

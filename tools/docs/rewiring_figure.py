@@ -43,7 +43,7 @@ class Step:
         return {gate: self.topology.count_in(span) for gate, span in self.topology.gate_spans()}
 
     def shown(self, which: Tensor | None) -> dict[str, int]:
-        """How many of some of them are in every gate."""
+        """Return the number of marked weights in every gate."""
         marks = torch.zeros(self.topology.count, dtype=torch.bool) if which is None else which
         return {gate: int(marks[self.topology.within(span)].sum()) for gate, span in self.topology.gate_spans()}
 

@@ -1,4 +1,4 @@
-"""Tables and the figure of a benchmark."""
+"""Tables of a benchmark, its file, and the data of its figure."""
 
 from __future__ import annotations
 
@@ -8,25 +8,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from selfish_rnn.analysis.figures.style import GREY, new_figure, styled
-from selfish_rnn.bench.engines import ENGINES, KINDS
-from selfish_rnn.bench.measurements import Row, grouped
-from selfish_rnn.files import replacing
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
+from selfish_rnn.analysis.figures import benchmarks as figures
+from selfish_rnn.bench.engines import ENGINES, KINDS
+from selfish_rnn.bench.measurements import Row, grouped
 from selfish_rnn.bench.options import BenchOptions
-from selfish_rnn.files import write_atomically
+from selfish_rnn.files import replacing, write_atomically
 from selfish_rnn.text import plain_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 DRAWN = ("step", "inference", "memory", "width")
 """Kinds in the figure. Single products have tables only."""
-
-PANEL = 3.1
-"""Inches."""
 
 
 def no_figure(kinds: Sequence[str]) -> str | None:
@@ -52,113 +48,69 @@ def draw(path: Path) -> Path:
     return picture
 
 
-@styled
 def figure_of(saved: Mapping[str, Any]) -> Figure:
     """Draw the content of a ``bench.json``, with a column for each kind of measurement and a row for each size."""
     groups = [group for group in grouped(saved["rows"]) if group[0]["kind"] in DRAWN]
     kinds = [kind for kind in DRAWN if any(group[0]["kind"] == kind for group in groups)]
-    sizes = list(dict.fromkeys((group[0]["network"], group[0]["hidden"]) for group in groups))
-    figure = new_figure(max(PANEL * len(kinds), 3.6), PANEL * len(sizes) + 0.3)
-    figure.set_layout_engine("constrained", w_pad=0.12)
-    panels = figure.subplots(len(sizes), len(kinds), squeeze=False)
+    panels: dict[tuple[str, int], dict[str, list[list[Row]]]] = {}
     for group in groups:
-        kind, network, hidden = (group[0][name] for name in ("kind", "network", "hidden"))
-        axes = panels[sizes.index((network, hidden))][kinds.index(kind)]
-        axes.set_title(f"{network} {hidden}: {KINDS[kind]}")
-        if kind == "width":
-            _widths(axes, group)
-            continue
-        rows = sorted(group, key=lambda row: row["sparsity"])
-        _sparsity_axis(axes, rows)
-        (_memory if kind == "memory" else _speed)(axes, rows)
+        size = group[0]["network"], group[0]["hidden"]
+        panels.setdefault(size, {}).setdefault(group[0]["kind"], []).append(group)
     machine = saved["machine"]
     about = f"{machine['processor']}, threads: {machine['threads']}, kernels for {machine['kernels'] or 'none'}"
-    figure.supxlabel(f"{about}, torch {machine['torch']}", fontsize=7, color=GREY)
-    return figure
+    rows = [
+        [
+            _panel(f"{network} {hidden}: {KINDS[kind]}", kind, by_kind[kind]) if kind in by_kind else None
+            for kind in kinds
+        ]
+        for (network, hidden), by_kind in panels.items()
+    ]
+    return figures.benchmark(rows, f"{about}, torch {machine['torch']}")
 
 
-def _lines(rows: Sequence[Row]) -> Iterator[tuple[str, list[float], list[dict[str, Any]], dict[str, Any]]]:
-    """Yield each engine of the figure with the positions and measurements of its points, and its line style."""
+def _panel(title: str, kind: str, groups: Sequence[Sequence[Row]]) -> figures.Panel:
+    """Return the panel of a kind of measurement at one size. Only widths have several groups."""
+    if kind == "width":
+        return figures.WidthPanel(title, [_width_series(group) for group in groups], ENGINES["packed"].colour)
+    rows = sorted(groups[0], key=lambda row: row["sparsity"])
+    lines = list(_lines(rows, kind))
+    if kind == "memory":
+        sparsities = [row["sparsity"] for row in rows]
+        imports = figures.EngineLine("imports alone", sparsities, [imports_alone(row) for row in rows])
+        return figures.MemoryPanel(title, lines, imports)
+    return figures.SpeedPanel(title, lines)
+
+
+def _lines(rows: Sequence[Row], kind: str) -> Iterator[figures.EngineLine]:
+    """Yield a line for each engine of the figure: the baseline, and engines with a colour."""
     for engine, style in ENGINES.items():
         measured = [row for row in rows if engine in row["engines"]]
-        if measured and (style.colour or engine == measured[0]["baseline"]):
-            look = {"color": style.colour or GREY, "marker": style.marker, "label": label(engine, measured[0])}
-            yield engine, [row["ideal"] for row in measured], [row["engines"][engine] for row in measured], look
-
-
-def _speed(axes: Any, rows: Sequence[Row]) -> None:
-    """Draw speed with logarithmic axes, so that the ideal is a straight line."""
-    from matplotlib.patheffects import withStroke
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    ideals = [row["ideal"] for row in rows]
-    axes.plot(ideals, ideals, linestyle=(0, (4, 3)), color=GREY, marker="_", label="ideal: 1/(1-S)", zorder=1)
-    outline = [withStroke(linewidth=3, foreground="white")]  # readable where lines cross it
-    bounds = [0.9, 2.5, *ideals]
-    for engine, xs, results, look in _lines(rows):
-        if engine == rows[0]["baseline"]:
-            axes.axhline(1, color=look["color"], linewidth=1, label=look["label"], zorder=1)
+        if not measured or not (style.colour or engine == measured[0]["baseline"]):
             continue
-        ratios, lowest, highest = ([result[name] for result in results] for name in ("ratio", "lowest", "highest"))
-        bounds += lowest + highest
-        axes.plot(xs, ratios, zorder=3, **look)
-        axes.vlines(xs, lowest, highest, color=look["color"], linewidth=1.2, zorder=2)
-        for point in zip(xs, ratios, strict=True) if engine in ("packed", "packed-int8") else ():
-            text = {"color": look["color"], "path_effects": outline, "zorder": 4, "fontsize": 7}
-            axes.annotate(f"{point[1]:.1f}", point, (5, -10), textcoords="offset points", **text)
-    axes.set_yscale("log")
-    # Leave space for the legend above the lines.
-    axes.set_ylim(min(bounds) / 1.15, max(bounds) * (max(bounds) / min(bounds)) ** 0.45)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_ylabel("times as fast as the baseline")
-    axes.legend(loc="upper left")
+        results = [row["engines"][engine] for row in measured]
+        speed = kind != "memory"
+        yield figures.EngineLine(
+            label(engine, measured[0]),
+            [row["sparsity"] for row in measured],
+            [result["ratio" if speed else "training"] for result in results],
+            [result["lowest"] for result in results] if speed else (),
+            [result["highest"] for result in results] if speed else (),
+            colour=style.colour,
+            marker=style.marker,
+            is_baseline=speed and engine == rows[0]["baseline"],
+            annotated=engine in ("packed", "packed-int8"),
+        )
 
 
-def _memory(axes: Any, rows: Sequence[Row]) -> None:
-    highest = 0.0
-    for _, xs, results, look in _lines(rows):
-        peaks = [result["training"] for result in results]
-        highest = max(highest, *peaks)
-        axes.plot(xs, peaks, **look)
-    ideals, imports = zip(*((row["ideal"], imports_alone(row)) for row in rows), strict=True)
-    axes.plot(ideals, imports, linestyle=":", color=GREY, marker=".", label="imports alone")
-    axes.set_ylim(0, 1.15 * highest)
-    axes.set_ylabel("MiB")
-    axes.legend(loc="lower left")
-
-
-def _widths(axes: Any, rows: Sequence[Row]) -> None:
-    """Draw time, memory and positions for a number of weights, relative to those of the first width."""
+def _width_series(rows: Sequence[Row]) -> figures.WidthSeries:
     results = [row["engines"]["packed"] for row in rows]
-    widths = [row["width"] for row in rows]
-    line_count = len(axes.get_lines())
-    look = {"color": ENGINES["packed"].colour, "alpha": 1.0 if not line_count else 0.5}
-    weights = f"{rows[0]['weights'] / 1e6:.1f} M weights"
-    axes.plot(widths, [1 / result["ratio"] for result in results], marker="o", label=f"step time, {weights}", **look)
-    peaks = [result["training"] / results[0]["training"] for result in results]
-    axes.plot(widths, peaks, marker="s", linestyle=":", label=f"peak memory, {weights}", **look)
-    if not line_count:
-        positions = [row["positions"] / rows[0]["positions"] for row in rows]
-        axes.plot(widths, positions, linestyle=(0, (4, 3)), color=GREY, label="positions", zorder=1)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.set_xticks(widths, [f"{width}" for width in widths], rotation=45, fontsize=7)
-    axes.minorticks_off()
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.set_xlabel("hidden size")
-    axes.set_ylabel(f"times that of {widths[0]} units")
-    axes.legend(loc="upper left")
-
-
-def _sparsity_axis(axes: Any, rows: Sequence[Row]) -> None:
-    """Space sparsities by the logarithm of 1/(1-S), with space for a number after the last point."""
-    axes.set_xscale("log")
-    axes.set_xlim(rows[0]["ideal"] / 1.2, rows[-1]["ideal"] * (1.25 if len(rows) == 1 else 1.55))
-    axes.set_xticks([row["ideal"] for row in rows], [f"{row['sparsity']:g}" for row in rows])
-    axes.minorticks_off()
-    axes.set_xlabel("sparsity")
+    return figures.WidthSeries(
+        rows[0]["weights"],
+        [row["width"] for row in rows],
+        [1 / result["ratio"] for result in results],
+        [result["training"] / results[0]["training"] for result in results],
+        [row["positions"] / rows[0]["positions"] for row in rows],
+    )
 
 
 def label(engine: str, row: Row) -> str:

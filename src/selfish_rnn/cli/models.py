@@ -91,6 +91,10 @@ def export(
         Literal["float32", "int8"],
         typer.Option(metavar="float32|int8", help="Precision of the weights; int8 is a third of the size and faster."),
     ] = "float32",
+    form: Annotated[
+        Literal["selfish-rnn", "xiph"],
+        typer.Option("--format", metavar="selfish-rnn|xiph", help="Our format, or that of RNNoise and Opus (GRUs)."),
+    ] = "selfish-rnn",
 ) -> None:
     """Write the best model of a run to one file.
 
@@ -100,17 +104,33 @@ def export(
     from selfish_rnn.runs.export import export as write
     from selfish_rnn.runs.run import Run
 
-    path = out or Path(f"{run.resolve().name}.safetensors")
+    path = out or Path(f"{run.resolve().name}.{'safetensors' if form == 'selfish-rnn' else 'bin'}")
     source = Run.open(run)
-    if path.suffix == ".srnn":
+    if form == "xiph":
+        _export_xiph(source, path, precision)
+    elif path.suffix == ".srnn":
         _export_step(source, path, precision)
     else:
         write(source, path, precision=precision)
     show_note(source.unfinished())
     console = output()
     say(console, f"{path}: {path.stat().st_size / 2**20:.1f} MiB")
-    if path.suffix != ".srnn":
+    if form == "selfish-rnn" and path.suffix != ".srnn":
         say(console, f"  selfish-rnn generate {shlex.quote(str(path))} --prompt 'the'")
+
+
+def _export_xiph(run: Run, path: Path, precision: Literal["float32", "int8"]) -> None:
+    """Write the best model of a run as a weight file or C arrays for xiph's runtime."""
+    from selfish_rnn.integrations.xiph import export_xiph
+
+    try:
+        layers = export_xiph(run.model(), path, precision=precision)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    for layer in layers:
+        kind = "int8" if layer.quantized else "float32"
+        blocks = f"{layer.blocks:,} blocks of 8x4" if layer.sparse else "dense"
+        say(output(), f"{layer.name}: {layer.outputs} x {layer.inputs}, {kind}, {blocks}, {layer.bytes:,} bytes")
 
 
 def _export_step(run: Run, path: Path, precision: Literal["float32", "int8"]) -> None:

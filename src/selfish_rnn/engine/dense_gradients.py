@@ -75,6 +75,12 @@ def stop_collecting(weight: PackedWeight) -> None:
     _collected.pop(weight.index, None)
 
 
+def move(before: Tensor | None, after: Tensor | None) -> None:
+    """Let factors follow a weight to another index; they belong to positions of the matrix."""
+    if before is not None and after is not None and before in _collected:
+        _collected[after] = _collected.pop(before)
+
+
 def has_collected(weight: PackedWeight) -> bool:
     """Return whether there are factors of a backward pass."""
     return weight.index in _collected and bool(_collected[weight.index].uses)

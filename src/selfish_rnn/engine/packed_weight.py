@@ -458,4 +458,6 @@ class PackedWeight(nn.Module, SparseWeight):
         super()._load_from_state_dict(
             ordered, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
+        before = self._buffers["index"]
         self._take_index(index.to(self.values.device))
+        dense_gradients.move(before, self._buffers["index"])

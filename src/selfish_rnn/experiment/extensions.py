@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from selfish_rnn.errors import UserError
@@ -64,23 +65,28 @@ def import_file(path: Path) -> None:
     """Import a Python file once, and register every method at its top level that has a name of its own."""
     from selfish_rnn.topology import Method
 
-    name = f"selfish_rnn_import_{path.stem}"
-    known = sys.modules.get(name)
-    if known is not None and getattr(known, "__file__", None) == str(path):
-        return
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise UserError(f"{path} is not a Python file: its name must end in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise UserError(f"{path} cannot be imported: {_brief(error, path)}") from error
+    module = sys.modules.get(_module_name(path)) or _execute(path)
     for value in vars(module).values():
         if isinstance(value, Method):
             _register_new(value)
+
+
+def _module_name(path: Path) -> str:
+    return f"selfish_rnn_import:{path}"
+
+
+def _execute(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(_module_name(path), path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{path} is not a Python file: its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[spec.name]
+        raise UserError(f"{path} cannot be imported: {_brief(error, path)}") from error
+    return module
 
 
 def _register_new(method: Method) -> None:

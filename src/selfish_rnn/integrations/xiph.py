@@ -60,13 +60,18 @@ class XiphLayer:
     arrays: Mapping[str, npt.NDArray[np.generic]]
 
     @property
+    def is_table(self) -> bool:
+        """True for an embedding, whose rows are read unchanged."""
+        return set(self.arrays) == {f"{self.name}_weights_float"}
+
+    @property
     def sparse(self) -> bool:
-        """Whether only some blocks are stored."""
+        """True if only some blocks are stored."""
         return f"{self.name}_weights_idx" in self.arrays
 
     @property
     def quantized(self) -> bool:
-        """Whether its weights are int8."""
+        """True if the weights are int8."""
         return f"{self.name}_weights_int8" in self.arrays
 
     @property
@@ -89,6 +94,8 @@ def export_xiph(
     model: nn.Module, path: str | PathLike[str], names: Mapping[str, str] | None = None, precision: str = "int8"
 ) -> list[XiphLayer]:
     """Write the ``nn.GRU``, ``nn.Linear`` and ``nn.Conv1d`` layers of a model for xiph's runtime.
+
+    An ``nn.Embedding`` is written as an array of floats, one row for each entry.
 
     A path that ends in ``.c`` gets C arrays, with the structure of the model and its ``init`` function in a ``.h`` file
     of the same name. Any other path gets a weight file. A matrix is written as floats, as xiph does, if its rows are no
@@ -138,8 +145,8 @@ def export_xiph(
 def _layers(model: nn.Module, names: dict[str, str], quantize: bool) -> Iterator[XiphLayer]:
     exported = False
     for path, module in model.named_modules():
-        own = [name for name, parameter in module.named_parameters(recurse=False) if parameter.ndim]
-        if not own:
+        parameters = [name for name, parameter in module.named_parameters(recurse=False) if parameter.ndim]
+        if not parameters:
             continue
         exported = True
         default = re.sub(r"\W", "_", path) or type(module).__name__.lower()
@@ -152,6 +159,10 @@ def _layers(model: nn.Module, names: dict[str, str], quantize: bool) -> Iterator
             yield _linear(name, _numbers(module.weight), _bias(module.bias, module.out_features), quantize)
         elif isinstance(module, nn.Conv1d):
             yield _convolution(name, module, quantize)
+        elif isinstance(module, nn.Embedding):
+            # xiph has no such layer; the row of an entry is read from the array.
+            rows = np.ascontiguousarray(_numbers(module.weight))
+            yield XiphLayer(name, module.num_embeddings, module.embedding_dim, 0, {f"{name}_weights_float": rows})
         else:
             raise ValueError(
                 f"{path or 'the model'} is of type {type(module).__name__}, which xiph's runtime does not have: it has "
@@ -236,8 +247,8 @@ def _existing_blocks(weight: Floats, diagonal: bool) -> tuple[npt.NDArray[np.boo
     apart = None
     if diagonal:
         apart = np.where(np.arange(rows)[:, None] % columns == np.arange(columns), weight, 0).astype(np.float32)
-    rest = weight if apart is None else weight - apart
-    grid = rest.reshape(rows // BLOCK[0], BLOCK[0], columns // BLOCK[1], BLOCK[1])
+    remainder = weight if apart is None else weight - apart
+    grid = remainder.reshape(rows // BLOCK[0], BLOCK[0], columns // BLOCK[1], BLOCK[1])
     existing: npt.NDArray[np.bool_] = np.any(grid != 0, axis=(1, 3))
     existing[0, 0] |= not existing.any()  # xiph's reader refuses empty arrays
     return existing, apart
@@ -304,7 +315,8 @@ def _c_source(path: Path, arrays: Mapping[str, npt.NDArray[np.generic]], layers:
     for name, array in arrays.items():
         lines.append(f'   {{"{name}", {_C_TYPES[_TYPES[array.dtype]][1]}, sizeof({name}), {name}}},')
     lines += ["   {NULL, 0, 0, NULL}", "};", "", f"int init_{path.stem}({path.stem} *model, const WeightArray *arrays)"]
-    lines += ["{", *(f"   if ({layer.init()}) return 1;" for layer in layers), "   return 0;", "}", ""]
+    calls = [f"   if ({layer.init()}) return 1;" for layer in layers if not layer.is_table]
+    lines += ["{", *calls, "   return 0;", "}", ""]
     return "\n".join(lines)
 
 
@@ -315,7 +327,12 @@ def _c_header(path: Path, layers: Sequence[XiphLayer]) -> str:
     return "\n".join(
         [
             *(f"#ifndef {guard}", f"#define {guard}", "", '#include "nnet.h"', "", *sizes, ""),
-            *("typedef struct {", *(f"   LinearLayer {layer.name};" for layer in layers), f"}} {path.stem};", ""),
+            *(
+                "typedef struct {",
+                *(f"   LinearLayer {layer.name};" for layer in layers if not layer.is_table),
+                f"}} {path.stem};",
+                "",
+            ),
             f"extern const WeightArray {path.stem}_arrays[];",
             *(f"int init_{path.stem}({path.stem} *model, const WeightArray *arrays);", "", "#endif", ""),
         ]

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from selfish_rnn.errors import UserError
 from selfish_rnn.runtime.compiled import CompiledProgram, CompiledStream
 from selfish_rnn.runtime.precision import LayerPrecision, LayerReport, Precisions
 from selfish_rnn.runtime.program import Program
@@ -139,9 +140,13 @@ def load_stream(path: str | os.PathLike[str]) -> Stream:
     :class:`~selfish_rnn.UserError`.
     """
     program = load_program(path)
-    report = json.loads(program.metadata.pop(_REPORT, "{}"))
-    layers = [LayerReport(**{**layer, "shape": tuple(layer["shape"])}) for layer in report.get("layers", [])]
-    return Stream(program, layers, float(report.get("error", 0.0)))
+    try:
+        report = json.loads(program.metadata.pop(_REPORT, "{}"))
+        layers = [LayerReport(**{**layer, "shape": tuple(layer["shape"])}) for layer in report.get("layers", [])]
+        error = float(report.get("error", 0.0))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as damage:
+        raise UserError(f"{path} is damaged: its report on layers cannot be read") from damage
+    return Stream(program, layers, error)
 
 
 class Stream:

@@ -62,6 +62,53 @@ struct Bf16LayerBackward {
   void* work;
 };
 
+// As HighwayForward and HighwayBackward.
+struct Bf16HighwayForward {
+  LayerShape shape;
+  int64_t depth, keep;
+  const void* input_index;
+  const void* input_bf16_index;
+  const float* input_values;
+  const void* const* recurrent_index;
+  const void* const* recurrent_bf16_index;
+  const float* const* recurrent_values;
+  const float* const* biases;
+  const float* x;
+  const float* h_first;
+  const float* mask;
+  float* y;
+  float* gates;
+  float* later_gates;
+  float* states;
+  uint16_t* h_panels;  // null without a backward pass
+  void* work;
+};
+
+struct Bf16HighwayBackward {
+  LayerShape shape;
+  int64_t depth;
+  const void* input_index;
+  const void* input_bf16_index;
+  const float* input_values;
+  const void* const* recurrent_index;
+  const void* const* recurrent_bf16_index;
+  const float* const* recurrent_values;
+  const float* x;
+  const float* mask;
+  const float* gates;
+  const float* later_gates;
+  const float* states;
+  const uint16_t* h_panels;
+  const float* dy;
+  float* dx;
+  float* dh_first;
+  float* input_gradients;
+  float* const* recurrent_gradients;
+  float* const* bias_gradients;
+  uint16_t* d_panels;  // work: for each depth
+  void* work;
+};
+
 extern "C" {
 
 // The bfloat16 kernels in use: 0 none, 1 emulation, 2 AVX512_BF16.
@@ -88,6 +135,8 @@ int64_t selfish_bf16_cross_entropy(const void* index, const void* bf16_index, co
 
 int64_t selfish_bf16_layer_forward(const Bf16LayerForward* layer);
 int64_t selfish_bf16_layer_backward(const Bf16LayerBackward* layer);
+int64_t selfish_bf16_highway_forward(const Bf16HighwayForward* layer);
+int64_t selfish_bf16_highway_backward(const Bf16HighwayBackward* layer);
 
 }
 

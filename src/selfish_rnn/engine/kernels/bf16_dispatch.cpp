@@ -64,6 +64,8 @@ int64_t selfish_bf16_cross_entropy(const void* index, const void* bf16_index, co
 
 int64_t selfish_bf16_layer_forward(const Bf16LayerForward* layer) { return chosen().layer_forward(layer); }
 int64_t selfish_bf16_layer_backward(const Bf16LayerBackward* layer) { return chosen().layer_backward(layer); }
+int64_t selfish_bf16_highway_forward(const Bf16HighwayForward* layer) { return chosen().highway_forward(layer); }
+int64_t selfish_bf16_highway_backward(const Bf16HighwayBackward* layer) { return chosen().highway_backward(layer); }
 
 }  // extern "C"
 }  // namespace selfish

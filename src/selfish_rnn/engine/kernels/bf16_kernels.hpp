@@ -15,11 +15,14 @@ struct Bf16Kernels {
   decltype(&selfish_bf16_cross_entropy) cross_entropy;
   decltype(&selfish_bf16_layer_forward) layer_forward;
   decltype(&selfish_bf16_layer_backward) layer_backward;
+  decltype(&selfish_bf16_highway_forward) highway_forward;
+  decltype(&selfish_bf16_highway_backward) highway_backward;
 };
 
 }  // namespace selfish
 
 #ifdef SELFISH_TARGET
+#include "bf16_highway.hpp"
 #include "bf16_loss.hpp"
 #include "bf16_recurrent.hpp"
 
@@ -48,6 +51,8 @@ const Bf16Kernels bf16_kernels = {
     },
     bf16_layer_forward,
     bf16_layer_backward,
+    [](const Bf16HighwayForward* layer) { return bf16_highway_forward(*layer); },
+    [](const Bf16HighwayBackward* layer) { return bf16_highway_backward(*layer); },
 };
 
 }  // namespace SELFISH_TARGET

@@ -91,26 +91,22 @@ inline void copy_floats(float* to, const float* from, int count) {
   }
 }
 
-inline void add_floats(float* to, const float* from, int count) {
-  int at = 0;
-  for (; at + 16 <= count; at += 16) store<V16>(to + at, load<V16>(to + at) + load<V16>(from + at));
-  for (; at < count; ++at) to[at] += from[at];
-}
-
 // Adds the gradients of a tile's slots to those of its values, or puts them there.
 inline void scatter_gradients(const Bf16Tile& tile, const float* slots, float* gradients, bool afresh) {
   const Bf16Run* run = tile.runs;
+  float line[kLongestInner + 32];
   for (const Bf16Group* group = tile.groups; group != tile.end; ++group) {
     for (int at = 0; at < group->lines; ++at) {
-      float line[kLongestInner + 32];
       for (int four = 0; four < group->fours; ++four)
         store<V4>(line + 4 * four, load<V4>(slots + 4 * at + kSlotsOfFour * four));
       const float* from = line;
       for (bool more = true; more; from += run->count, more = !run++->last)
-        if (afresh)
-          copy_floats(gradients + run->start, from, run->count);
-        else
-          add_floats(gradients + run->start, from, run->count);
+        for (int first = 0; first < run->count; first += 16) {
+          float* to = gradients + run->start + first;
+          const int left = run->count - first;
+          const V16 sums = load<V16>(from + first);
+          store_some(to, afresh ? sums : load_some<V16>(to, left) + sums, left);
+        }
     }
     slots += kSlotsOfFour * group->fours;
   }
@@ -120,16 +116,15 @@ inline void scatter_gradients(const Bf16Tile& tile, const float* slots, float* g
 // the line up.
 inline const Bf16Run* round_line(const Bf16Group& group, const Bf16Run* run, const float* const* from,
                                  uint16_t* slots) {
-  float line[kLongestInner + 32];
-  alignas(32) uint16_t numbers[kLongestInner + 32];
+  uint16_t numbers[kLongestInner + 32];
   int count = 0;
   for (bool more = true; more; more = !run++->last) {
-    copy_floats(line + count, from[run->piece] + run->start, run->count);
+    const float* values = from[run->piece] + run->start;
+    for (int at = 0; at < run->count; at += 16)
+      round_sixteen(numbers + count + at, load_some<V16>(values + at, run->count - at));
     count += run->count;
   }
-  const int whole = (4 * group.fours + 15) / 16 * 16;
-  for (int at = count; at < whole; ++at) line[at] = 0.f;
-  for (int at = 0; at < whole; at += 16) round_sixteen(numbers + at, line + at);
+  for (; count < 4 * group.fours; count += 16) round_sixteen(numbers + count, V16{});
   for (int four = 0; four < group.fours; ++four) std::memcpy(slots + kSlotsOfFour * four, numbers + 4 * four, 8);
   return run;
 }

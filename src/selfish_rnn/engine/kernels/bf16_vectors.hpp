@@ -115,8 +115,8 @@ SELFISH_INLINE void round_chunk(uint16_t* to, V16 low, V16 high) {
 }
 
 // Sixteen numbers in their natural order.
-SELFISH_INLINE void round_sixteen(uint16_t* to, const float* from) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(from)));
+SELFISH_INLINE void round_sixteen(uint16_t* to, V16 from) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), (__m256i)_mm512_cvtneps_pbh((__m512)from));
 }
 
 #else
@@ -162,7 +162,7 @@ SELFISH_INLINE void round_chunk(uint16_t* to, V16 low, V16 high) {
   }
 }
 
-SELFISH_INLINE void round_sixteen(uint16_t* to, const float* from) {
+SELFISH_INLINE void round_sixteen(uint16_t* to, V16 from) {
   for (int at = 0; at < 16; ++at) to[at] = rounded(from[at]);
 }
 

@@ -6,6 +6,8 @@
 // line. Products over the whole window take wide panels, with the tokens of all steps in their order.
 #pragma once
 
+#include <vector>
+
 #include "abi.hpp"
 #include "bf16_products.hpp"
 #include "window.hpp"

@@ -59,6 +59,8 @@ const int64_t* selfish_structure_sizes() {
                                   sizeof(Bf16Weights),
                                   sizeof(Bf16LayerForward),
                                   sizeof(Bf16LayerBackward),
+                                  sizeof(Bf16HighwayForward),
+                                  sizeof(Bf16HighwayBackward),
                                   0};
   return sizes;
 }

@@ -6,13 +6,22 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from selfish_rnn.engine import library
 from selfish_rnn.engine.dense_gradients import collect, is_collecting
-from selfish_rnn.engine.library import address, panel_floats, step_floats
+from selfish_rnn.engine.library import Pointed, address, panel_floats, step_floats
 from selfish_rnn.engine.operators import common
 from selfish_rnn.engine.packed_weight import PackedWeight
+from selfish_rnn.engine.precision import (
+    bfloat16_index,
+    operand_floats,
+    precision_of,
+    run_in_workspace,
+    step_columns,
+    wide_columns,
+)
 
 
 class Saved(NamedTuple):
@@ -24,21 +33,25 @@ class Saved(NamedTuple):
     h_panels: Tensor
 
     @staticmethod
-    def sizes(x: Tensor, hidden: int, depth: int, keep: bool) -> list[int]:
-        """Return the number of floats of each."""
+    def sizes(x: Tensor, hidden: int, depth: int, keep: bool, precision: str) -> list[int]:
+        """How many numbers each of them has."""
         steps, batch, _ = x.shape
-        step = step_floats(batch, hidden)
+        bfloat16 = precision == "bfloat16"
+        step = step_columns(batch) * hidden if bfloat16 else step_floats(batch, hidden)
+        panels = wide_columns(steps * batch) * hidden if bfloat16 else panel_floats(steps * batch, hidden)
         later = steps * (depth - 1) if keep else min(depth - 1, 1)
         return [
             steps * 2 * step,
             later * 2 * step,
             (steps * depth + 1 if keep else 2) * step,
-            depth * panel_floats(steps * batch, hidden) if keep else 0,
+            depth * panels if keep else 0,
         ]
 
     @classmethod
-    def empty(cls, x: Tensor, hidden: int, depth: int, keep: bool) -> Saved:
-        return cls(*map(x.new_empty, cls.sizes(x, hidden, depth, keep)))
+    def empty(cls, x: Tensor, hidden: int, depth: int, keep: bool, precision: str) -> Saved:
+        """Memory for them; the last has the precision of operands."""
+        *sizes, panels = cls.sizes(x, hidden, depth, keep, precision)
+        return cls._make([*map(x.new_empty, sizes), x.new_empty(panels, dtype=getattr(torch, precision))])
 
 
 class Gradients(NamedTuple):
@@ -71,7 +84,8 @@ def highway_window(
     """
     values, indices = [weight.values for weight in recurrence], [weight.index for weight in recurrence]
     keep = common.wants_gradients(x, h, inputs.values, *values, *biases)
-    y: Tensor = highway(x, h, mask, inputs.values, inputs.index, values, indices, list(biases), keep)[0]
+    precision = precision_of(inputs.precision, x.shape[0] * x.shape[1])
+    y: Tensor = highway(x, h, mask, inputs.values, inputs.index, values, indices, list(biases), keep, precision)[0]
     return y
 
 
@@ -91,6 +105,7 @@ def highway(
     indices: list[Tensor],
     biases: list[Tensor],
     keep: bool,
+    precision: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Return the state after each step, and the tensors of :class:`Saved` for the backward pass."""
     x, h, input_values = common.contiguous(x, h, input_values)
@@ -103,32 +118,42 @@ def highway(
     for bias in biases:
         common.check_shape("bias", bias, 2 * hidden)
     y = x.new_empty(*x.shape[:2], hidden)
-    saved = Saved.empty(x, hidden, len(values), keep)
+    saved = Saved.empty(x, hidden, len(values), keep, precision)
     if batch == 0:
+        return y, *saved
+    given: dict[str, Pointed | int | None] = {
+        **shape,
+        **saved._asdict(),
+        "depth": len(values),
+        "keep": keep,
+        "input_index": input_index,
+        "input_values": input_values,
+        "recurrent_index": _pointers(indices),
+        "recurrent_values": _pointers(values),
+        "biases": _pointers(biases),
+        "x": x,
+        "h_first": h,
+        "mask": mask,
+        "y": y,
+    }
+    if precision == "bfloat16":
+        run_in_workspace("bf16_highway_forward", given, _bfloat16_indexes(input_index, indices))
         return y, *saved
     work = library.workspace(
         x_panels=panel_floats(x.shape[0] * batch, inputs),
         mask_panels=0 if mask is None else step_floats(batch, hidden),
         masked=0 if mask is None else 2 * step_floats(batch, hidden),
     )
-    library.run(
-        "highway_forward",
-        shape,
-        saved._asdict(),
-        work,
-        depth=len(values),
-        keep=keep,
-        input_index=input_index,
-        input_values=input_values,
-        recurrent_index=_pointers(indices),
-        recurrent_values=_pointers(values),
-        biases=_pointers(biases),
-        x=x,
-        h_first=h,
-        mask=mask,
-        y=y,
-    )
+    library.run("highway_forward", given, work)
     return y, *saved
+
+
+def _bfloat16_indexes(input_index: Tensor, indices: list[Tensor]) -> dict[str, Pointed]:
+    """The indexes of the bfloat16 kernels, by their names in the kernels' structures."""
+    return {
+        "input_bf16_index": bfloat16_index(input_index),
+        "recurrent_bf16_index": _pointers(list(map(bfloat16_index, indices))),
+    }
 
 
 def _check_weights(
@@ -143,9 +168,9 @@ def _check_weights(
 
 
 @highway.register_fake
-def _(x: Tensor, h: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    *_, values, _, _, keep = arguments
-    return x.new_empty(*x.shape[:2], h.shape[-1]), *Saved.empty(x, h.shape[-1], len(values), keep)
+def _(x: Tensor, h: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+    *_, values, _, _, keep, precision = rest
+    return x.new_empty(*x.shape[:2], h.shape[-1]), *Saved.empty(x, h.shape[-1], len(values), keep, precision)
 
 
 @common.operator("highway_backward")
@@ -159,54 +184,63 @@ def highway_backward(
     saved: list[Tensor],
     dy: Tensor,
     needs: list[bool],
+    precision: str = "float32",
 ) -> list[Tensor]:
     """Return the :class:`Gradients`, those of the depths one after the other; empty where not needed."""
     x, dy, input_values = common.contiguous(x, dy, input_values)
     mask, values = common.contiguous_if(mask), common.contiguous(*values)
     hidden, inputs, batch, depth = dy.shape[-1], x.shape[-1], x.shape[1], len(values)
-    shape, forward, tokens = common.window_shape(x, hidden, mask), Saved(*common.contiguous(*saved)), x.shape[0] * batch
+    shape, forward, tokens = (
+        common.window_shape(x, hidden, mask),
+        Saved._make([*common.contiguous(*saved[:-1]), saved[-1]]),
+        x.shape[0] * batch,
+    )
     _check_weights(input_values, input_index, values, indices, inputs, hidden)
-    common.check_sizes(forward, Saved.sizes(x, hidden, depth, True))
+    common.check_sizes(forward, Saved.sizes(x, hidden, depth, True, precision))
+    common.check_operands(forward.h_panels, precision)
     common.check_shape("gradient", dy, *x.shape[:2], hidden)
     gradients = _gradients(x, input_values, values, dy, needs)
     if batch == 0:
         return [gradient.zero_() for gradient in gradients]
-    outputs = Gradients.of(gradients, needs)
-    step = step_floats(batch, hidden)
-    work = library.workspace(
-        d_panels=depth * panel_floats(tokens, 2 * hidden),
-        values_t=max(sum(map(len, values)), len(input_values)),
-        x_panels=panel_floats(tokens, inputs),
-        d_gates=4 * step,
-        d_state=step,
-        d_through=0 if mask is None else step,
-        mask_panels=0 if mask is None else step,
-    )
-    library.run(
-        "highway_backward",
-        shape,
-        forward._asdict(),
-        work,
-        depth=depth,
-        input_index=input_index,
-        input_values=input_values,
-        recurrent_index=_pointers(indices),
-        recurrent_values=_pointers(values),
-        x=x,
-        mask=mask,
-        dy=dy,
-        dx=outputs.dx,
-        dh_first=outputs.dh_first,
-        input_gradients=outputs.input_gradients,
-        recurrent_gradients=_pointers(outputs.recurrent_gradients),
-        bias_gradients=_pointers(outputs.bias_gradients),
-    )
+    given = Gradients.of(gradients, needs)
+    fields: dict[str, Pointed | int | None] = {
+        **shape,
+        **forward._asdict(),
+        **given._asdict(),
+        "depth": depth,
+        "input_index": input_index,
+        "input_values": input_values,
+        "recurrent_index": _pointers(indices),
+        "recurrent_values": _pointers(values),
+        "recurrent_gradients": _pointers(given.recurrent_gradients),
+        "bias_gradients": _pointers(given.bias_gradients),
+        "x": x,
+        "mask": mask,
+        "dy": dy,
+    }
+    if precision == "bfloat16":
+        floats = {"d_panels": depth * operand_floats(tokens, 2 * hidden)}
+        indexes = _bfloat16_indexes(input_index, indices)
+        work = run_in_workspace("bf16_highway_backward", fields, indexes, floats=floats)
+    else:
+        step = step_floats(batch, hidden)
+        work = library.workspace(
+            d_panels=depth * panel_floats(tokens, 2 * hidden),
+            values_t=max(sum(map(len, values)), len(input_values)),
+            x_panels=panel_floats(tokens, inputs),
+            d_gates=4 * step,
+            d_state=step,
+            d_through=0 if mask is None else step,
+            mask_panels=0 if mask is None else step,
+        )
+        library.run("highway_backward", fields, work)
+    panel_rows = common.PANEL_ROWS[precision]
     d_levels, seen = work["d_panels"].chunk(depth), forward.h_panels.chunk(depth)
     if is_collecting(input_index):
-        collect(input_index, x, common.panel_rows(d_levels[0], tokens, 2 * hidden))
+        collect(input_index, x, panel_rows(d_levels[0], tokens, 2 * hidden))
     for index, h_panels, d_level in zip(indices, seen, d_levels, strict=True):
         if is_collecting(index):
-            collect(index, common.panel_rows(h_panels, tokens, hidden), common.panel_rows(d_level, tokens, 2 * hidden))
+            collect(index, panel_rows(h_panels, tokens, hidden), panel_rows(d_level, tokens, 2 * hidden))
     return gradients
 
 
@@ -217,13 +251,13 @@ def _gradients(x: Tensor, input_values: Tensor, values: list[Tensor], dy: Tensor
 
 
 @highway_backward.register_fake
-def _(x: Tensor, *arguments: Any) -> list[Tensor]:
-    _, input_values, _, values, *_, dy, needs = arguments
+def _(x: Tensor, *rest: Any) -> list[Tensor]:
+    _, input_values, _, values, _, _, dy, needs = rest[:8]
     return _gradients(x, input_values, values, dy, needs)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    x, _, mask, input_values, input_index, values, indices, _, ctx.keep = inputs
+    x, _, mask, input_values, input_index, values, indices, _, ctx.keep, ctx.precision = inputs
     ctx.save_for_backward(x, mask, input_values, input_index, *output[1:], *values, *indices)
     ctx.depth = len(values)
     ctx.mark_non_differentiable(*output[1:])
@@ -233,17 +267,17 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 def _autograd(ctx: Any, dy: Tensor | None, *unused: Tensor | None) -> tuple[Any, ...]:
     nothing = [None] * ctx.depth
     if dy is None:
-        return None, None, None, None, None, nothing, nothing, nothing, None
+        return None, None, None, None, None, nothing, nothing, nothing, None, None
     common.check_kept(ctx.keep)
     x, mask, input_values, input_index, *tensors = ctx.saved_tensors
     levels = len(Saved._fields)
     saved, values, indices = tensors[:levels], tensors[levels : levels + ctx.depth], tensors[levels + ctx.depth :]
     needed = ctx.needs_input_grad
     needs = [needed[0], needed[1], needed[3], *needed[5], *needed[7]]
-    gradients = highway_backward(x, mask, input_values, input_index, values, indices, saved, dy, needs)
-    outputs = Gradients.of(gradients, needs)
-    matrices, biases = outputs.recurrent_gradients, outputs.bias_gradients
-    return outputs.dx, outputs.dh_first, None, outputs.input_gradients, None, matrices, nothing, biases, None
+    found = highway_backward(x, mask, input_values, input_index, values, indices, saved, dy, needs, ctx.precision)
+    given = Gradients.of(found, needs)
+    matrices, biases = given.recurrent_gradients, given.bias_gradients
+    return given.dx, given.dh_first, None, given.input_gradients, None, matrices, nothing, biases, None, None
 
 
 highway.register_autograd(_autograd, setup_context=_save)

@@ -34,16 +34,20 @@ SELFISH_INLINE Lanes look_up(const float* x, const uint8_t* code) {
   return (Lanes)_mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
 }
 #else
-constexpr int kFloatLanes = 8, kBlock = 3, kWindow = 256;
+constexpr int kFloatLanes = 8, kWindow = 256;
+#if defined(__ARM_NEON)
+constexpr int kBlock = 6;
+#else
+constexpr int kBlock = 3;
+#endif
 using Lanes = V8;
 #if defined(__ARM_NEON)
 SELFISH_INLINE Lanes fused(Lanes a, Lanes b, Lanes c) {
-  union Halves {
-    Lanes whole;
-    float32x4_t half[2];
-  } x{a}, y{b}, z{c};
-  z.half[0] = vfmaq_f32(z.half[0], x.half[0], y.half[0]), z.half[1] = vfmaq_f32(z.half[1], x.half[1], y.half[1]);
-  return z.whole;
+  float32x4_t x[2], y[2], z[2];
+  std::memcpy(x, &a, sizeof a), std::memcpy(y, &b, sizeof b), std::memcpy(z, &c, sizeof c);
+  z[0] = vfmaq_f32(z[0], x[0], y[0]), z[1] = vfmaq_f32(z[1], x[1], y[1]);
+  std::memcpy(&c, z, sizeof c);
+  return c;
 }
 #else
 SELFISH_INLINE Lanes fused(Lanes a, Lanes b, Lanes c) { return a * b + c; }

@@ -129,6 +129,94 @@ SELFISH_INLINE Sums none() { return _mm256_setzero_si256(); }
 SELFISH_INLINE Sums both(Sums a, Sums b) { return _mm256_add_epi32(a, b); }
 SELFISH_INLINE void put(int32_t* to, Sums sum) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), sum); }
 
+#elif defined(__ARM_NEON)
+constexpr int kHeight = 8;
+constexpr uint8_t kOffset = 0;
+constexpr int kBytesAhead = 1536;
+constexpr int kPlanes = 1;
+constexpr double kDense = 0.27, kSparse = 0.08;
+struct Sums {
+  int32x4_t half[2];
+};
+
+// Eight rows in two halves: up to 64 activations are looked up at once.
+struct Looked {
+  int8x16_t half[2];
+};
+
+template <int Planes>
+struct Codes {
+  uint8x16_t code[2];
+  SELFISH_INLINE Codes(const uint8_t* data, const uint32_t* head, int step) {
+    SELFISH_UNROLL for (int at = 0; at < 2; ++at) {
+      const uint8x16_t both = vld1q_u8(data + 16 * at);
+      code[at] = step ? vshrq_n_u8(both, 4) : vandq_u8(both, vdupq_n_u8(15));
+    }
+    // Byte `slot` of a plane has the bits of all rows for that slot: it goes to every row, which looks at its own bit.
+    static const uint8_t kSlot[16] = {0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3};
+    static const uint8_t kBit[32] = {1,  1,  1,  1,  2,  2,  2,  2,  4,  4,  4,  4,  8,   8,   8,   8,
+                                     16, 16, 16, 16, 32, 32, 32, 32, 64, 64, 64, 64, 128, 128, 128, 128};
+    SELFISH_UNROLL for (int plane = 0; plane < Planes; ++plane) {
+      const uint8x16_t word = vreinterpretq_u8_u32(vdupq_n_u32(head[1 + step * Planes + plane]));
+      const uint8x16_t spread = vqtbl1q_u8(word, vld1q_u8(kSlot));
+      SELFISH_UNROLL for (int at = 0; at < 2; ++at) {
+        const uint8x16_t set = vtstq_u8(spread, vld1q_u8(kBit + 16 * at));
+        code[at] = vorrq_u8(code[at], vandq_u8(set, vdupq_n_u8(static_cast<uint8_t>(16 << plane))));
+      }
+    }
+  }
+  SELFISH_INLINE Looked look_up(const uint8_t* x) const {
+    Looked found;
+    SELFISH_UNROLL for (int at = 0; at < 2; ++at) {
+      uint8x16_t bytes;
+      if constexpr (Planes == 0) {
+        bytes = vqtbl1q_u8(vld1q_u8(x), code[at]);
+      } else if constexpr (Planes == 1) {
+        bytes = vqtbl2q_u8(vld1q_u8_x2(x), code[at]);
+      } else {
+        bytes = vqtbl4q_u8(vld1q_u8_x4(x), code[at]);
+      }
+      found.half[at] = vreinterpretq_s8_u8(bytes);
+    }
+    return found;
+  }
+};
+
+struct Weights {
+  int8x16_t half[2];
+  SELFISH_INLINE explicit Weights(const uint8_t* from)
+      : half{vreinterpretq_s8_u8(vld1q_u8(from)), vreinterpretq_s8_u8(vld1q_u8(from + 16))} {}
+  SELFISH_INLINE Sums add(Sums sum, const Looked& x) const {
+    SELFISH_UNROLL for (int at = 0; at < 2; ++at) {
+#if defined(__ARM_FEATURE_DOTPROD)
+      sum.half[at] = vdotq_s32(sum.half[at], half[at], x.half[at]);
+#else
+      // Two products of at most 127 * 127 fit 16 bits.
+      const int16x8_t low = vmull_s8(vget_low_s8(half[at]), vget_low_s8(x.half[at]));
+      const int16x8_t high = vmull_high_s8(half[at], x.half[at]);
+      sum.half[at] = vpadalq_s16(sum.half[at], vpaddq_s16(low, high));
+#endif
+    }
+    return sum;
+  }
+};
+#if defined(__ARM_FEATURE_DOTPROD)
+constexpr char kName[] = "NEON dotprod";
+#else
+constexpr char kName[] = "NEON";
+#endif
+SELFISH_INLINE Looked four(const uint8_t* x) {
+  int32_t found;
+  std::memcpy(&found, x, sizeof found);
+  const int8x16_t all = vreinterpretq_s8_s32(vdupq_n_s32(found));
+  return {{all, all}};
+}
+SELFISH_INLINE Sums none() { return {{vdupq_n_s32(0), vdupq_n_s32(0)}}; }
+SELFISH_INLINE Sums both(const Sums& a, const Sums& b) {
+  return {{vaddq_s32(a.half[0], b.half[0]), vaddq_s32(a.half[1], b.half[1])}};
+}
+SELFISH_INLINE void put(int32_t* to, const Sums& sum) { vst1q_s32(to, sum.half[0]), vst1q_s32(to + 4, sum.half[1]); }
+
 #else
 constexpr int kHeight = 8;
 constexpr uint8_t kOffset = 0;

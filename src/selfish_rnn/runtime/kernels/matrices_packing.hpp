@@ -40,19 +40,28 @@ class LaidOutMatrix {
   }
   static LaidOutMatrix as_int8(const SavedMatrix& saved, const MatrixRules& rules, double program_bytes,
                                int64_t together) {
+    const Blocks blocks(saved, rules.height / kBlockRows);
+    const float of_blocks = blocks.cost(rules.int8_costs);
+    if (blocks.fit && of_blocks < sparse_cost(saved, rules.int8_costs) &&
+        of_blocks < dense_cost(saved, rules.int8_costs, 1, program_bytes))
+      return blocks_int8(saved, rules, blocks);
     const bool dense = dense_is_faster(saved, rules.int8_costs, 1, program_bytes);
     return dense ? dense_int8(saved, rules) : sparse_int8(saved, rules, together);
   }
 
-  static bool dense_is_faster(const SavedMatrix& saved, const MatrixCosts& costs, int64_t width, double program_bytes) {
+  static float dense_cost(const SavedMatrix& saved, const MatrixCosts& costs, int64_t width, double program_bytes) {
     constexpr double kFirstCache = 40 << 10, kSecondCache = 800 << 10;
     const float byte = program_bytes <= kFirstCache    ? costs.first_cache
                        : program_bytes <= kSecondCache ? costs.second_cache
                                                        : costs.memory;
-    const auto rows = static_cast<float>(saved.rows), columns = static_cast<float>(saved.columns);
-    const float sparse = costs.weight * static_cast<float>(saved.count()) + costs.row * rows;
+    return byte * static_cast<float>(width) * static_cast<float>(saved.rows) * static_cast<float>(saved.columns);
+  }
+  static float sparse_cost(const SavedMatrix& saved, const MatrixCosts& costs) {
+    return costs.weight * static_cast<float>(saved.count()) + costs.row * static_cast<float>(saved.rows);
+  }
+  static bool dense_is_faster(const SavedMatrix& saved, const MatrixCosts& costs, int64_t width, double program_bytes) {
     // A large matrix that is nearly empty never becomes dense, whatever the estimate says: it takes the memory.
-    return saved.density() >= 0.02 && byte * static_cast<float>(width) * rows * columns <= sparse;
+    return saved.density() >= 0.02 && dense_cost(saved, costs, width, program_bytes) <= sparse_cost(saved, costs);
   }
 
   static LaidOutMatrix as_rows(const SavedMatrix& saved) {
@@ -70,6 +79,43 @@ class LaidOutMatrix {
  private:
   std::vector<FreshMemory> memory_;
   int64_t bytes_ = 0;
+
+  // The blocks that hold a weight, by strips of 8 rows. Strips with equally many blocks are neighbours in a group.
+  struct Blocks {
+    bool fit;                               // rows and columns divide into blocks, and columns fit a base
+    std::vector<std::vector<uint32_t>> of;  // of each strip: its blocks, columns divided by 4
+    std::vector<int32_t> order;             // of strips
+    int64_t strips = 0, steps = 0;
+
+    Blocks(const SavedMatrix& saved, int64_t strips_of_group)
+        : fit(saved.rows % kBlockRows == 0 && saved.columns % kBlockColumns == 0 && saved.columns <= kMostColumns) {
+      if (!fit) return;
+      of.resize(saved.rows / kBlockRows), order.resize(of.size());
+      for (size_t strip = 0; strip < of.size(); ++strip) {
+        std::vector<uint32_t>& blocks = of[strip];
+        const int64_t from = saved.first[strip * kBlockRows], to = saved.first[(strip + 1) * kBlockRows];
+        for (int64_t at = from; at < to; ++at) blocks.push_back(saved.column[at] / kBlockColumns);
+        std::sort(blocks.begin(), blocks.end());
+        blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
+      }
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return of[a].size() < of[b].size(); });
+      strips = strips_of_group;
+      for (int64_t group = 0; group * strips < static_cast<int64_t>(of.size()); ++group) steps += steps_of(group);
+    }
+
+    int64_t members(int64_t group) const {
+      return std::min<int64_t>(strips, static_cast<int64_t>(of.size()) - group * strips);
+    }
+    int64_t steps_of(int64_t group) const {  // the last strip of a group has the most blocks
+      return static_cast<int64_t>(of[order[group * strips + members(group) - 1]].size());
+    }
+    float cost(const MatrixCosts& costs) const {
+      const auto weights = static_cast<float>(steps * strips * kBlockRows * kBlockColumns);
+      // A strip stores its sums at once, where a sparse row scatters its own.
+      return costs.block * weights + costs.row / 4 * static_cast<float>(of.size() * kBlockRows);
+    }
+  };
 
   LaidOutMatrix(const SavedMatrix& saved, MatrixLayout layout) {
     matrix.layout = layout, matrix.rows = saved.rows, matrix.columns = saved.columns;
@@ -172,6 +218,43 @@ class LaidOutMatrix {
     }
     made.matrix.groups = groups, made.matrix.bytes = bytes, made.matrix.scale = scale;
     made.matrix.correction = correction;
+    return made;
+  }
+
+  static LaidOutMatrix blocks_int8(const SavedMatrix& saved, const MatrixRules& rules, const Blocks& blocks) {
+    LaidOutMatrix made(saved, kBlocksInt8);
+    const int64_t height = rules.height, strips = blocks.strips;
+    const auto groups = (static_cast<int64_t>(blocks.of.size()) + strips - 1) / strips;
+    auto* first = made.take<uint32_t>(groups + 1);
+    auto* row = made.take<int32_t>(groups * strips);
+    auto* base = made.take<uint32_t>(blocks.steps);
+    auto* bytes = made.take<int8_t>(blocks.steps * height * kBlockColumns);
+    auto* scale = made.take<float>(saved.rows);
+    auto* correction = made.take<int32_t>(saved.rows);
+    std::fill(row, row + groups * strips, -1);
+    for (int64_t group = 0; group < groups; ++group) {
+      first[group + 1] = first[group] + static_cast<uint32_t>(blocks.steps_of(group));
+      for (int64_t place = 0; place < blocks.members(group); ++place) {
+        const int32_t strip = blocks.order[group * strips + place];
+        const std::vector<uint32_t>& columns = blocks.of[strip];
+        row[group * strips + place] = static_cast<int32_t>(strip * kBlockRows);
+        for (size_t step = 0; step < columns.size(); ++step) base[first[group] + step] |= columns[step] << 16 * place;
+        for (int64_t line = 0; line < kBlockRows; ++line) {
+          const int64_t from = strip * kBlockRows + line;
+          scale[from] = saved.scale[from];
+          for (int64_t at = saved.first[from]; at < saved.first[from + 1]; ++at) {
+            const uint32_t column = saved.column[at];
+            const auto step =
+                std::lower_bound(columns.begin(), columns.end(), column / kBlockColumns) - columns.begin();
+            const int64_t lane = place * kBlockRows + line;
+            bytes[((first[group] + step) * height + lane) * kBlockColumns + column % kBlockColumns] = saved.bytes[at];
+            correction[from] += 128 * saved.bytes[at];
+          }
+        }
+      }
+    }
+    made.matrix.groups = groups, made.matrix.first = first, made.matrix.row = row, made.matrix.base = base;
+    made.matrix.bytes = bytes, made.matrix.scale = scale, made.matrix.correction = correction;
     return made;
   }
 
