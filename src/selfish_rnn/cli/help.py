@@ -17,8 +17,8 @@ class Command(TyperCommand):
     """Command with our help text, and the option ``--import FILE`` for files that register methods."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        rest, ctx.meta[IMPORT] = without_imports(args)
-        return super().parse_args(ctx, rest)
+        words, ctx.meta[IMPORT] = without_imports(args)
+        return super().parse_args(ctx, words)
 
     def invoke(self, ctx: Any) -> Any:
         request_imports(ctx.meta[IMPORT])
@@ -55,18 +55,18 @@ def without_imports(args: list[str]) -> tuple[list[str], list[str]]:
     >>> without_imports(["quickstart", "--import", "mine.py", "seed=2"])
     (['quickstart', 'seed=2'], ['mine.py'])
     """
-    rest, files, remaining = [], [], iter(args)
+    words, files, remaining = [], [], iter(args)
     for argument in remaining:
         name, equals, file = argument.partition("=")
         if name != IMPORT:
-            rest.append(argument)
+            words.append(argument)
         elif equals:
             files.append(file)
         elif (following := next(remaining, None)) is not None:
             files.append(following)
         else:
             raise UserError(f"{IMPORT} needs a Python file")
-    return rest, files
+    return words, files
 
 
 def _visible(command: Any, ctx: Any, kind: str) -> Iterable[Any]:
@@ -88,7 +88,7 @@ def _write(command: Any, ctx: Any, formatter: Any) -> None:
         suffix = f"  [default: {default}]" if default != "" else ""
         options.append((names if flag else f"{names} {option.metavar}", f"{option.help or ''}{suffix}"))
     if isinstance(command, Command):
-        options.append((f"{IMPORT} FILE", "Python file that registers your own methods."))
+        options.insert(-1, (f"{IMPORT} FILE", "Python file that registers your own methods."))  # --help stays last
     for title, rows in (("Arguments", arguments), ("Options", options)):
         if rows:
             with formatter.section(title):
