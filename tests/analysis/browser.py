@@ -101,15 +101,15 @@ class Page:
         return received
 
     def _note(self, event: dict[str, Any]) -> None:
-        method, found = event.get("method"), event.get("params", {})
+        method, result = event.get("method"), event.get("params", {})
         if method == "Runtime.exceptionThrown":
-            self.problems.append(json.dumps(found["exceptionDetails"]))
-        elif method == "Runtime.consoleAPICalled" and found["type"] in ("error", "warning", "assert"):
-            self.problems.append(json.dumps(found["args"]))
-        elif method == "Log.entryAdded" and found["entry"]["level"] in ("error", "warning"):
-            self.problems.append(found["entry"]["text"])
-        elif method == "Network.requestWillBeSent" and not found["request"]["url"].startswith(("file:", "data:")):
-            self.problems.append(f"asks for {found['request']['url']}")
+            self.problems.append(json.dumps(result["exceptionDetails"]))
+        elif method == "Runtime.consoleAPICalled" and result["type"] in ("error", "warning", "assert"):
+            self.problems.append(json.dumps(result["args"]))
+        elif method == "Log.entryAdded" and result["entry"]["level"] in ("error", "warning"):
+            self.problems.append(result["entry"]["text"])
+        elif method == "Network.requestWillBeSent" and not result["request"]["url"].startswith(("file:", "data:")):
+            self.problems.append(f"asks for {result['request']['url']}")
 
 
 @contextmanager

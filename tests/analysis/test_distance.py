@@ -72,9 +72,9 @@ def test_random_topologies_are_as_far_apart_as_theory_says() -> None:
 @pytest.mark.parametrize("matching", MATCHINGS)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_network_is_at_0_from_itself_and_far_from_another(name: str, matching: Any) -> None:
-    model, other = sparse_model(name, 0), sparse_model(name, 1)
+    model, candidate = sparse_model(name, 0), sparse_model(name, 1)
     assert topology_distance(model, model, tokens(), matching=matching).overall == 0
-    distance = topology_distance(model, other, tokens(), matching=matching)
+    distance = topology_distance(model, candidate, tokens(), matching=matching)
     assert all(0.3 < matrix.distance < 1 for matrix in distance.matrices)
     matched = {matrix.name: (matrix.rows_by, matrix.columns_by) for matrix in distance.matrices}
     assert matched["embedding.weight"] == ("", "embedding")
@@ -85,66 +85,66 @@ def test_a_network_is_at_0_from_itself_and_far_from_another(name: str, matching:
 
 def reordered_model(name: str) -> tuple[nn.Module, nn.Module]:
     """A model and the same with its units in another order, so that it computes the same."""
-    model, other = sparse_model(name), sparse_model(name)
-    for module in (model, other):
+    model, candidate = sparse_model(name), sparse_model(name)
+    for module in (model, candidate):
         sparsifier_of(module).detach()
     order = torch.randperm(8, generator=torch.Generator().manual_seed(4))
     second = torch.randperm(8, generator=torch.Generator().manual_seed(5))
     if name == "rhn":
-        reorder(other.embedding, "weight", 1, order)
-        for local, parameter in other.cell.named_parameters():
-            reorder(other.cell, local, 0, order)
+        reorder(candidate.embedding, "weight", 1, order)
+        for local, parameter in candidate.cell.named_parameters():
+            reorder(candidate.cell, local, 0, order)
             if parameter.ndim == 2:
-                reorder(other.cell, local, 1, order)
-        return model, other
+                reorder(candidate.cell, local, 1, order)
+        return model, candidate
     if (
         name == "on-lstm"
     ):  # the order of chunks means something, that within a chunk of two does not; the last is silent
         within = torch.tensor([1, 0, 2, 3, 5, 4, 6, 7])
-        cell = other.cells[0]
+        cell = candidate.cells[0]
         for local in ("weight_input", "bias_input", "weight_recurrent", "bias_recurrent"):
             parameter = cell.get_parameter(local)
             rows = torch.cat([torch.arange(8), *(8 + 8 * block + within for block in range(4))])
             with torch.no_grad():
                 parameter.copy_(parameter.detach()[rows])
         reorder(cell, "weight_recurrent", 1, within)
-        reorder(other.cells[1], "weight_input", 1, within)
-        return model, other
-    reorder(other.embedding, "weight", 1, order)
-    reorder(other.rnn, "weight_ih_l0", 1, order)
+        reorder(candidate.cells[1], "weight_input", 1, within)
+        return model, candidate
+    reorder(candidate.embedding, "weight", 1, order)
+    reorder(candidate.rnn, "weight_ih_l0", 1, order)
     for layer, units in enumerate((order.flip(0), second)):
         for local in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-            reorder(other.rnn, f"{local}_l{layer}", 0, units)
-        reorder(other.rnn, f"weight_hh_l{layer}", 1, units)
-    reorder(other.rnn, "weight_ih_l1", 1, order.flip(0))
-    reorder(other.decoder, "weight", 1, second)
-    return model, other
+            reorder(candidate.rnn, f"{local}_l{layer}", 0, units)
+        reorder(candidate.rnn, f"weight_hh_l{layer}", 1, units)
+    reorder(candidate.rnn, "weight_ih_l1", 1, order.flip(0))
+    reorder(candidate.decoder, "weight", 1, second)
+    return model, candidate
 
 
 @pytest.mark.parametrize("matching", MATCHINGS)
 @pytest.mark.parametrize("name", ["stacked-lstm", "stacked-gru", "stacked-rnn", "rhn", "on-lstm"])
 def test_the_order_of_units_does_not_count(name: str, matching: Any) -> None:
-    model, other = reordered_model(name)
+    model, candidate = reordered_model(name)
     text = tokens(60)
     with torch.no_grad():
-        torch.testing.assert_close(model.eval()(text)[0], other.eval()(text)[0])
-    assert topology_distance(model, other, text, matching=matching).overall == 0
-    assert compare_topologies(topologies_of(model), topologies_of(other)).overall > 0.1
+        torch.testing.assert_close(model.eval()(text)[0], candidate.eval()(text)[0])
+    assert topology_distance(model, candidate, text, matching=matching).overall == 0
+    assert compare_topologies(topologies_of(model), topologies_of(candidate)).overall > 0.1
 
 
 @pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}, {"proj_size": 4, "num_layers": 2}])
 def test_a_users_model_of_any_make(options: dict[str, Any]) -> None:
     if "proj_size" in options:  # the read-out of projected units
-        model, other = (nn.LSTM(5, 6, **options), nn.LSTM(5, 6, **options))
-        for seed, each in enumerate((model, other)):
-            Sparsifier(each, sparsity=0.5, rewirings=1, seed=seed)
+        model, candidate = (nn.LSTM(5, 6, **options), nn.LSTM(5, 6, **options))
+        for seed, entry in enumerate((model, candidate)):
+            Sparsifier(entry, sparsity=0.5, rewirings=1, seed=seed)
         recurrent = "weight_hh_l1"
     else:
-        model, other = sparse_tagger(0, **options), sparse_tagger(1, **options)
+        model, candidate = sparse_tagger(0, **options), sparse_tagger(1, **options)
         recurrent = f"lstm.weight_hh_l{options.get('num_layers', 1) - 1}"
     features = torch.randn(20, 5, 5)
     assert topology_distance(model, model, features).overall == 0
-    distance = topology_distance(model, other, features, matching="one-to-one")
+    distance = topology_distance(model, candidate, features, matching="one-to-one")
     assert 0 < distance.overall < 1
     by = {matrix.name: (matrix.rows_by, matrix.columns_by) for matrix in distance.matrices}
     group = recurrent.replace("weight_hh_", "")
@@ -160,8 +160,8 @@ def test_a_users_model_of_any_make(options: dict[str, Any]) -> None:
 
 
 def test_one_to_one_is_the_same_both_ways_and_semi_need_not_be() -> None:
-    model, other = sparse_model("stacked-lstm", 0), sparse_model("stacked-lstm", 1)
-    ways = ((model, other), (other, model))
+    model, candidate = sparse_model("stacked-lstm", 0), sparse_model("stacked-lstm", 1)
+    ways = ((model, candidate), (candidate, model))
     there, back = (topology_distance(*way, tokens(), matching="one-to-one").overall for way in ways)
     assert there == pytest.approx(back)
     there, back = (topology_distance(*way, tokens()).overall for way in ways)
@@ -169,14 +169,14 @@ def test_one_to_one_is_the_same_both_ways_and_semi_need_not_be() -> None:
 
 
 def test_a_linear_layer_can_be_named_as_a_readout() -> None:
-    model, other = sparse_tagger(0), sparse_tagger(1)
+    model, candidate = sparse_tagger(0), sparse_tagger(1)
     features = torch.randn(20, 5, 5)
     for readouts, expected in ((None, ("middle", "")), (["middle"], ("", "head")), (["middle", "head"], ("", ""))):
-        distance = topology_distance(model, other, features, readouts=readouts)
+        distance = topology_distance(model, candidate, features, readouts=readouts)
         by = {matrix.name: matrix.rows_by for matrix in distance.matrices}
         assert (by["middle.weight"], by["head.weight"]) == expected
     with pytest.raises(ValueError, match="no module of the model: decoder"):
-        topology_distance(model, other, features, readouts=["decoder"])
+        topology_distance(model, candidate, features, readouts=["decoder"])
 
 
 class Joined(nn.Module):
@@ -209,14 +209,14 @@ class Looped(nn.Module):
 @pytest.mark.parametrize("matching", MATCHINGS)
 def test_a_registered_cell_in_a_loop_over_time(matching: Any) -> None:
     torch.manual_seed(0)
-    model, other = Looped(), Looped()
-    other.load_state_dict(model.state_dict())
+    model, candidate = Looped(), Looped()
+    candidate.load_state_dict(model.state_dict())
     order = torch.tensor([3, 1, 5, 0, 2, 4])
-    reorder(other.cell, "weight", 0, order)
-    reorder(other.cell, "weight", 1, torch.cat([torch.arange(3), 3 + order]))
-    for each in (model, other):
-        each.cell.weight.data[each.cell.weight.abs() < 0.5] = 0
-    distance = topology_distance(model, other, torch.randn(40, 5, 3), matching=matching)
+    reorder(candidate.cell, "weight", 0, order)
+    reorder(candidate.cell, "weight", 1, torch.cat([torch.arange(3), 3 + order]))
+    for entry in (model, candidate):
+        entry.cell.weight.data[entry.cell.weight.abs() < 0.5] = 0
+    distance = topology_distance(model, candidate, torch.randn(40, 5, 3), matching=matching)
     assert distance.matrices[0].columns_by == "cell.input + cell"
     assert distance.overall == 0
 
@@ -236,8 +236,8 @@ def test_a_packed_model_without_a_sparsifier_has_its_gates() -> None:
     lstm[0].weight_ih_l0.data[3] = 0
     before = topologies_of(lstm)
     after = topologies_of(pack(lstm))
-    assert {name: each.positions.tolist() for name, each in before.items()} == {
-        name: each.positions.tolist() for name, each in after.items()
+    assert {name: entry.positions.tolist() for name, entry in before.items()} == {
+        name: entry.positions.tolist() for name, entry in after.items()
     }
     assert after["0.weight_hh_l0"].gates == before["0.weight_hh_l0"].gates
 
@@ -251,8 +251,8 @@ def test_layers_of_packed_lstms_are_seen_as_those_of_torch(options: dict[str, An
             torch.manual_seed(seed)
             networks.append(nn.Sequential(nn.LSTM(4, 6, num_layers=2, **options)))
             Sparsifier(networks[-1], sparsity=0.5, rewirings=1, seed=seed)
-        found = topology_distance(*(map(pack, networks) if packed else networks), data)
-        return {matrix.name: matrix.distance for matrix in found.matrices}
+        result = topology_distance(*(map(pack, networks) if packed else networks), data)
+        return {matrix.name: matrix.distance for matrix in result.matrices}
 
     data = torch.randn(30, 2, 4, generator=torch.Generator().manual_seed(0))
     assert distance(packed=True) == pytest.approx(distance(packed=False))
@@ -269,33 +269,33 @@ def test_a_weight_that_has_just_grown_exists() -> None:
 
 
 def test_the_model_is_left_as_it_was() -> None:
-    model, other = sparse_tagger(0), sparse_tagger(1)
+    model, candidate = sparse_tagger(0), sparse_tagger(1)
     model.middle.eval()
-    topology_distance(model, other, torch.randn(20, 5, 5))
+    topology_distance(model, candidate, torch.randn(20, 5, 5))
     assert (model.training, model.middle.training, model.head.training) == (True, False, True)
-    assert not any(module._forward_hooks for module in (*model.modules(), *other.modules()))
+    assert not any(module._forward_hooks for module in (*model.modules(), *candidate.modules()))
 
 
 def test_earlier_topologies_can_be_compared_and_data_may_come_in_batches() -> None:
-    model, other = sparse_model("stacked-lstm", 0), sparse_model("stacked-lstm", 1)
+    model, second = sparse_model("stacked-lstm", 0), sparse_model("stacked-lstm", 1)
     text = tokens(40)
-    whole = align(model, other, text)
-    pieces = align(model, other, text.split(8))
+    whole = align(model, second, text)
+    pieces = align(model, second, text.split(8))
     assert {name: match.partners.tolist() for name, match in whole.matches.items()} == {
         name: match.partners.tolist() for name, match in pieces.matches.items()
     }
-    own = topologies_of(model)
-    assert topology_distance(model, other, text, topologies=(own, own)).overall > 0
+    local = topologies_of(model)
+    assert topology_distance(model, second, text, topologies=(local, local)).overall > 0
     with pytest.raises(ValueError, match="the batches are empty"):
-        align(model, other, [])
+        align(model, second, [])
     with pytest.raises(TypeError, match="tokens, time x batch"):
-        align(model, other, [(text, text)])
+        align(model, second, [(text, text)])
     features = torch.randn(20, 5, 5)
     taggers = sparse_tagger(0), sparse_tagger(1)
-    one, other_way = (
+    first, other_way = (
         topology_distance(*taggers, data) for data in (features, [(part,) for part in features.split(20)])
     )
-    assert one.overall == other_way.overall
+    assert first.overall == other_way.overall
     with pytest.raises(TypeError, match="a batch is a tensor"):
         align(sparse_tagger(0), sparse_tagger(1), [[torch.randn(3, 2, 5)]])  # type: ignore[list-item]
 
@@ -314,7 +314,7 @@ def test_layers_below_the_last_are_seen_as_they_are() -> None:
     torch.manual_seed(0)
     both = nn.GRU(5, 6, num_layers=2)
     lower = nn.GRU(5, 6)
-    lower.load_state_dict({name: each for name, each in both.state_dict().items() if name.endswith("_l0")})
+    lower.load_state_dict({name: entry for name, entry in both.state_dict().items() if name.endswith("_l0")})
     features, state = torch.randn(9, 4, 5), torch.randn(2, 4, 6)
     with Observer(both, samples=100) as observer:
         observer.run((features, state))
@@ -324,13 +324,13 @@ def test_layers_below_the_last_are_seen_as_they_are() -> None:
 
 
 def test_no_more_samples_are_used_than_asked_for() -> None:
-    model, other = sparse_model("stacked-lstm", 0), sparse_model("stacked-lstm", 1)
+    model, candidate = sparse_model("stacked-lstm", 0), sparse_model("stacked-lstm", 1)
 
     def endless() -> Any:
         while True:
             yield tokens(10)
 
-    assert align(model, other, endless(), samples=50).matching == "semi"
+    assert align(model, candidate, endless(), samples=50).matching == "semi"
 
 
 def test_the_table_tells_everything() -> None:

@@ -1,4 +1,4 @@
-"""How a run's topology moves: what it has tried, how far it is from its start and from another run."""
+"""Changes of a run's topology: exploration, and distances from its start and from another run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from selfish_rnn.topology import SELFISH, ActiveWeights, GateLayout, Rewiring, T
 
 def rewired_history(path: Path, seed: int, epochs: int = 4, rate: float = 0.3) -> TopologyHistory:
     """Two matrices under Selfish-RNN with random weights; both runs start from the same topologies."""
-    start, later = (torch.Generator().manual_seed(each) for each in (0, seed))
+    start, later = (torch.Generator().manual_seed(entry) for entry in (0, seed))
     names = ("rnn.weight_hh_l0", "decoder.weight")
     layouts = (GateLayout.even(("input", "forget", "candidate", "output"), 40), GateLayout.single(40))
     topologies = {
@@ -25,7 +25,7 @@ def rewired_history(path: Path, seed: int, epochs: int = 4, rate: float = 0.3) -
     history = TopologyHistory(path)
     history.start(topologies)
     for epoch in range(1, epochs + 1):
-        weights = [ActiveWeights(each, torch.randn(each.count, generator=later)) for each in topologies.values()]
+        weights = [ActiveWeights(entry, torch.randn(entry.count, generator=later)) for entry in topologies.values()]
         network = [lambda weight=weight: weight for weight in weights]
         done = dict(zip(names, rewire(SELFISH, network, rate, later), strict=True))
         history.append(10 * epoch, epoch, done)
@@ -35,15 +35,15 @@ def rewired_history(path: Path, seed: int, epochs: int = 4, rate: float = 0.3) -
 
 def test_what_has_been_tried_only_grows_from_the_density(tmp_path: Path) -> None:
     history = rewired_history(tmp_path / "a", 1)
-    found = list(exploration(history))
-    assert [each.moment for each in found] == history.moments()
-    assert found[0].overall == 0.3
-    assert found[0].matrices == {"rnn.weight_hh_l0": 0.3, "decoder.weight": 0.3}
+    result = list(exploration(history))
+    assert [entry.moment for entry in result] == history.moments()
+    assert result[0].overall == 0.3
+    assert result[0].matrices == {"rnn.weight_hh_l0": 0.3, "decoder.weight": 0.3}
     ever = np.zeros(400, dtype=bool)
-    for each, record in zip(found, history, strict=True):
+    for entry, record in zip(result, history, strict=True):
         ever[record.topologies["decoder.weight"].positions.numpy()] = True
-        assert each.matrices["decoder.weight"] == ever.mean()
-    shares = [each.overall for each in found]
+        assert entry.matrices["decoder.weight"] == ever.mean()
+    shares = [entry.overall for entry in result]
     assert shares == sorted(shares)
     assert 0.5 < shares[-1] < 1
 
@@ -53,30 +53,30 @@ def test_a_topology_written_down_whole_counts_as_tried(tmp_path: Path) -> None:
     gates = GateLayout.single(2)
     for number, positions in enumerate(([0, 1], [1, 2], [5])):
         history.start({"weight": Topology((2, 3), gates, torch.tensor(positions))}, step=number, epoch=number)
-    assert [each.overall for each in exploration(history)] == [2 / 6, 3 / 6, 4 / 6]
+    assert [entry.overall for entry in exploration(history)] == [2 / 6, 3 / 6, 4 / 6]
 
 
 def test_the_distance_from_an_epoch(tmp_path: Path) -> None:
     history = rewired_history(tmp_path / "a", 1)
-    found = dict(distance_from(history, epoch=1))
-    assert list(found) == history.moments()[2:]
+    result = dict(distance_from(history, epoch=1))
+    assert list(result) == history.moments()[2:]
     first = history.topologies(epoch=1)
-    for moment, distance in found.items():
+    for moment, distance in result.items():
         expected = compare_topologies(first, history.topologies(epoch=moment.epoch))
         assert distance.overall == expected.overall
-    distances = [distance.overall for distance in found.values()]
+    distances = [distance.overall for distance in result.values()]
     assert 0 < distances[0] < distances[-1] < 1
-    other = TopologyHistory(tmp_path / "b")
-    other.start(first, step=30, epoch=3)
+    candidate = TopologyHistory(tmp_path / "b")
+    candidate.start(first, step=30, epoch=3)
     with pytest.raises(ValueError, match="no record of epoch 1 or before"):
-        list(distance_from(other, epoch=1))
+        list(distance_from(candidate, epoch=1))
 
 
 def test_the_distance_between_runs_from_one_start(tmp_path: Path) -> None:
     first, second = rewired_history(tmp_path / "a", 1), rewired_history(tmp_path / "b", 2, epochs=3)
-    found = list(distance_between(first, second))
-    assert [moment for moment, _ in found] == [Moment(10 * epoch, epoch) for epoch in range(4)]
-    distances = [distance.overall for _, distance in found]
+    result = list(distance_between(first, second))
+    assert [moment for moment, _ in result] == [Moment(10 * epoch, epoch) for epoch in range(4)]
+    distances = [distance.overall for _, distance in result]
     assert distances[0] == 0
     assert distances == sorted(distances)
     # The paper's plateau: two random topologies of this density.

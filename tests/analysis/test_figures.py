@@ -164,10 +164,10 @@ def test_sparsities_that_halve_what_is_left_are_equally_far_apart() -> None:
 
 def test_outcomes_are_averaged_over_runs_with_the_same_value() -> None:
     runs = [record(test=test, sparsity=sparsity) for sparsity, test in ((0.8, 60.0), (0.5, 50.0), (0.8, 62.0))]
-    found = outcomes_by_setting("LSTM", runs, "sparsity", dense=48.0)
-    assert list(found.values) == [0.5, 0.8]
-    assert list(found.perplexities) == [50.0, 61.0]
-    assert found.spreads == pytest.approx([0.0, 2**0.5])
+    result = outcomes_by_setting("LSTM", runs, "sparsity", dense=48.0)
+    assert list(result.values) == [0.5, 0.8]
+    assert list(result.perplexities) == [50.0, 61.0]
+    assert result.spreads == pytest.approx([0.0, 2**0.5])
     with pytest.raises(ValueError, match="not finished"):
         outcomes_by_setting("LSTM", [record(test=None)], "sparsity")
     with pytest.raises(ValueError, match="rewire_every"):
@@ -266,21 +266,21 @@ def topology(rows: int = 40, columns: int = 30, count: int = 400, gates: tuple[s
 
 
 def test_a_map_counts_the_positions_of_its_places() -> None:
-    one = topology()
-    mask = one.to_mask().numpy()
+    item = topology()
+    mask = item.to_mask().numpy()
     for number, gate in enumerate(GATES):
         rows = mask[10 * number : 10 * (number + 1)]
-        np.testing.assert_allclose(density_map(one, gate, 5), rows.reshape(5, 2, 5, 6).mean(axis=(1, 3)))
-        np.testing.assert_array_equal(density_map(one, gate, 100), rows)
-        np.testing.assert_array_equal(in_degrees(one, gate), rows.sum(axis=1))
-        np.testing.assert_array_equal(out_degrees(one, gate), rows.sum(axis=0))
+        np.testing.assert_allclose(density_map(item, gate, 5), rows.reshape(5, 2, 5, 6).mean(axis=(1, 3)))
+        np.testing.assert_array_equal(density_map(item, gate, 100), rows)
+        np.testing.assert_array_equal(in_degrees(item, gate), rows.sum(axis=1))
+        np.testing.assert_array_equal(out_degrees(item, gate), rows.sum(axis=0))
     with pytest.raises(ValueError, match="no gate 'reset'; there are input"):
-        density_map(one, "reset")
+        density_map(item, "reset")
 
 
 def test_places_of_unequal_size_keep_the_density_right() -> None:
-    one = topology(rows=10, columns=7, count=70, gates=("all",))
-    assert np.all(density_map(one, "all", 3) == 1)
+    item = topology(rows=10, columns=7, count=70, gates=("all",))
+    assert np.all(density_map(item, "all", 3) == 1)
 
 
 @pytest.mark.parametrize("density", [0.0, 0.3, 1.0])
@@ -294,8 +294,8 @@ def test_random_degrees_are_a_distribution_with_the_right_mean(density: float) -
 @pytest.mark.parametrize("count", [0, 400, 1200])
 def test_every_unit_is_in_one_bin(sent: bool, count: int) -> None:
     shares = degree_shares(topology(count=count), sent=sent, start=topology(count=300), bins=7)
-    for found in [*shares.gates.values(), shares.random]:
-        assert found.sum() == pytest.approx(1)
+    for result in [*shares.gates.values(), shares.random]:
+        assert result.sum() == pytest.approx(1)
     assert len(shares.edges) <= 9
 
 
@@ -315,14 +315,14 @@ def test_a_large_matrix_is_not_made_dense() -> None:
 
 
 def test_degrees_are_drawn_against_the_random_start() -> None:
-    one, start = topology(), topology(count=300)
-    expected = degree_distributions({"rnn.weight_ih_l0": one})
-    given = degree_distributions({"rnn.weight_ih_l0": one}, start={"rnn.weight_ih_l0": start})
+    item, start = topology(), topology(count=300)
+    expected = degree_distributions({"rnn.weight_ih_l0": item})
+    given = degree_distributions({"rnn.weight_ih_l0": item}, start={"rnn.weight_ih_l0": start})
     for figure in (expected, given):
         assert legend(figure) == [*GATES, "random start"]
         assert [axes.get_title() for axes in figure.axes] == ["weights received", "weights sent"]
         assert [len(axes.patches) for axes in figure.axes] == [5, 5]
-    values = degree_shares(one, sent=False, start=start).random
+    values = degree_shares(item, sent=False, start=start).random
     np.testing.assert_array_equal(given.axes[0].patches[0].get_data().values, values)
 
 

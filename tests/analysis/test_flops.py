@@ -261,7 +261,7 @@ def test_inside_an_epoch_the_history_of_topologies_tells(texts: Path, tmp_path: 
     assert {name: topology.size for name, topology in half.items()} == sizes
     history.start(half, step=0)
     history.start(
-        {name: each.without(torch.ones(each.count, dtype=torch.bool)) for name, each in half.items()}, step=10
+        {name: entry.without(torch.ones(entry.count, dtype=torch.bool)) for name, entry in half.items()}, step=10
     )
     took = run_flops(run)
     # Ten updates of thirty at a half, then nothing.

@@ -57,18 +57,18 @@ def original(texts: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def places(value: Any, place: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Every place in lists and mappings."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [place, *(found for key, each in inner for found in places(each, (*place, key)))]
+    return [place, *(result for key, entry in inner for result in places(entry, (*place, key)))]
 
 
-def replaced(value: Any, place: tuple[Any, ...], other: Any) -> Any:
+def replaced(value: Any, place: tuple[Any, ...], candidate: Any) -> Any:
     """The value with another at a place; ``...`` removes what is there."""
     if not place:
-        return {} if other is ... else other
+        return {} if candidate is ... else candidate
     copy = dict(value) if isinstance(value, dict) else list(value)
-    if other is ... and len(place) == 1:
+    if candidate is ... and len(place) == 1:
         del copy[place[0]]
     else:
-        copy[place[0]] = replaced(value[place[0]], place[1:], other)
+        copy[place[0]] = replaced(value[place[0]], place[1:], candidate)
     return copy
 
 
@@ -145,8 +145,8 @@ def test_other_commands_end_well_or_in_one_line(original: Path, command: str, da
 def test_a_report_compares_networks_with_other_gates(tmp_path: Path) -> None:
     long, short = (record(name, **{"model.name": f"stacked-{name}"}) for name in ("lstm", "gru"))
     density = {name: {"reset": 0.3, "update": 0.3, "all": 0.3} for name in MATRICES}
-    short = dataclasses.replace(short, epochs=[dataclasses.replace(each, density=density) for each in short.epochs])
-    page = report_html([read_run(write_run(tmp_path / each.name, each)) for each in (long, short)])
+    short = dataclasses.replace(short, epochs=[dataclasses.replace(entry, density=density) for entry in short.epochs])
+    page = report_html([read_run(write_run(tmp_path / entry.name, entry)) for entry in (long, short)])
     assert "forget" in page
     assert "reset" in page
 

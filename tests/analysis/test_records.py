@@ -1,4 +1,4 @@
-"""What a run wrote down is read back, and what is missing or damaged is named."""
+"""Records of runs are read back, and missing or damaged parts are named."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ RESULTS = Path(__file__).parents[2] / "results"
 
 def test_a_record_comes_back_from_its_folder(tmp_path: Path) -> None:
     made = record("one", test=43.0)
-    found = read_run(write_run(tmp_path / "one", made))
-    assert found.name == "one"
-    assert found.settings == made.settings
-    assert list(found.epochs) == list(made.epochs)
-    assert found.summary == made.summary
-    assert found.corpus == made.corpus
-    assert (found.method, found.optimizer, found.seed) == ("selfish", "snt-asgd", 1111)
+    result = read_run(write_run(tmp_path / "one", made))
+    assert result.name == "one"
+    assert result.settings == made.settings
+    assert list(result.epochs) == list(made.epochs)
+    assert result.summary == made.summary
+    assert result.corpus == made.corpus
+    assert (result.method, result.optimizer, result.seed) == ("selfish", "snt-asgd", 1111)
 
 
 def test_a_run_that_is_not_finished_has_no_outcome(tmp_path: Path) -> None:
-    found = read_run(write_run(tmp_path / "one", record(test=None)))
-    assert not found.finished
-    assert found.test_perplexity is None
-    assert found.valid_perplexity == found.epochs[-1].valid_perplexity
+    result = read_run(write_run(tmp_path / "one", record(test=None)))
+    assert not result.finished
+    assert result.test_perplexity is None
+    assert result.valid_perplexity == result.epochs[-1].valid_perplexity
 
 
 def test_it_tells_where_averaging_starts_and_restarts() -> None:
@@ -44,11 +44,11 @@ def test_it_tells_where_averaging_starts_and_restarts() -> None:
 
 @pytest.mark.parametrize("folder", sorted(path.parent for path in RESULTS.rglob("config.yaml")), ids=str)
 def test_every_committed_result_can_be_read(folder: Path) -> None:
-    found = read_run(folder)
-    assert found.finished
-    assert found.epochs[0].epoch == 1
-    assert 0 <= found.epochs[-1].sparsity < 1
-    assert found.topologies() == {}
+    result = read_run(folder)
+    assert result.finished
+    assert result.epochs[0].epoch == 1
+    assert 0 <= result.epochs[-1].sparsity < 1
+    assert result.topologies() == {}
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,11 @@ class Reader(HTMLParser):
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        self.tags.append((tag, found))
+        result = dict(attrs)
+        self.tags.append((tag, result))
         self._open.append(tag)
         if tag == "section":
-            self._section = str(found["id"])
+            self._section = str(result["id"])
         if tag == "script":
             self.scripts.append("")
 
@@ -76,8 +76,8 @@ class Reader(HTMLParser):
             self.words[self._section] = self.words.get(self._section, "") + " " + data
 
     def data(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.scripts[0])
-        return found
+        result: dict[str, Any] = json.loads(self.scripts[0])
+        return result
 
 
 def test_runs_that_differ_only_in_their_seed_belong_together() -> None:
@@ -111,13 +111,13 @@ def test_seeds_that_are_not_shared_are_weighed_by_their_spread(gap: float, words
 
 
 def test_texts_that_differ_are_not_compared() -> None:
-    found = compare([record("a", test=42.0), record("b", test=300.0, corpus="other", method="rigl")])
-    assert [len(comparison.groups) for comparison in found] == [1, 1]
-    other = dataclasses.replace(
+    result = compare([record("a", test=42.0), record("b", test=300.0, corpus="other", method="rigl")])
+    assert [len(comparison.groups) for comparison in result] == [1, 1]
+    candidate = dataclasses.replace(
         record("b", test=300.0, method="rigl"),
         corpus={"name": "ptb", "sha256": "other", "tokens": {"train": 80000}},
     )
-    page = Reader(report_html([record("a", test=42.0), other]))
+    page = Reader(report_html([record("a", test=42.0), candidate]))
     assert "different texts" in page.words["outcome"]
     assert "On ptb, 80,000 training tokens" in page.words["outcome"]
 

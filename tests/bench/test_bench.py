@@ -38,8 +38,8 @@ def bench(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
 
 
 def written(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "bench.json").read_text())
-    return found
+    result: dict[str, Any] = json.loads((folder / "bench.json").read_text())
+    return result
 
 
 @pytest.mark.slow
@@ -49,15 +49,15 @@ def test_everything_is_measured_and_written(
 ):
     words = (*SIZES, "--sparsity", "0.9", "--engines", "packed,csr", "--out", str(tmp_path / "new" / "folder"))
     assert bench(monkeypatch, *words) == 0
-    found = written(tmp_path / "new" / "folder")
-    assert found["complete"] is True
-    assert found["command"].startswith("selfish-rnn bench --hidden 20")
-    assert found["machine"]["threads"] == 1
-    assert found["machine"]["kernels"] == library.target()
-    assert {"processor", "cores", "torch", "python", "selfish_rnn", "system", "busy"} <= set(found["machine"])
-    assert found["settings"]["hidden"] == [20]
-    assert found["settings"]["engines"] == ["dense", "csr", "packed"]
-    rows = found["rows"]
+    result = written(tmp_path / "new" / "folder")
+    assert result["complete"] is True
+    assert result["command"].startswith("selfish-rnn bench --hidden 20")
+    assert result["machine"]["threads"] == 1
+    assert result["machine"]["kernels"] == library.target()
+    assert {"processor", "cores", "torch", "python", "selfish_rnn", "system", "busy"} <= set(result["machine"])
+    assert result["settings"]["hidden"] == [20]
+    assert result["settings"]["engines"] == ["dense", "csr", "packed"]
+    rows = result["rows"]
     assert [row["ideal"] for row in rows] == pytest.approx([10] * len(rows))
     assert {row["kind"]: list(row["engines"]) for row in rows} == {
         "step": ["dense", "packed"],
@@ -76,7 +76,7 @@ def test_everything_is_measured_and_written(
                 assert engine["lowest"] <= engine["ratio"] <= engine["highest"]
                 assert row["baseline"] == "dense"
                 assert name != "dense" or engine["ratios"] == [1, 1, 1]
-    assert not any("does not compute" in note for note in found["notes"])
+    assert not any("does not compute" in note for note in result["notes"])
     names = {row["title"] for row in rows if row["kind"] == "operators"}
     products = ("forward", "input gradient", "weight gradient", "both gradients")
     assert names == {f"{product}, {n} columns" for product in products for n in (12, 3)}
@@ -98,10 +98,10 @@ def test_networks_and_optimizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     words = ("--network", network, "--optimizer", optimizer, "--sparsity", "0.5,0.8", "--what", "step,inference")
     words = (*words, "--engines", "no-onednn,bfloat16,masked,packed")
     assert bench(monkeypatch, *SIZES, *words, "--out", str(tmp_path)) == 0
-    found = written(tmp_path)
-    assert [row["network"] for row in found["rows"]] == [network] * 4
-    assert [row["sparsity"] for row in found["rows"]] == [0.5, 0.8, 0.5, 0.8]
-    assert not any("does not compute" in note for note in found["notes"])
+    result = written(tmp_path)
+    assert [row["network"] for row in result["rows"]] == [network] * 4
+    assert [row["sparsity"] for row in result["rows"]] == [0.5, 0.8, 0.5, 0.8]
+    assert not any("does not compute" in note for note in result["notes"])
 
 
 def test_dense_rivals_are_built_once_for_all_sparsities_of_a_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -115,8 +115,8 @@ def test_dense_rivals_are_built_once_for_all_sparsities_of_a_size(tmp_path: Path
     monkeypatch.setattr("selfish_rnn.bench.workloads.next_word", counted)
     words = ("--what", "inference", "--engines", "no-onednn,csr", "--sparsity", "0.5,0.8", "--hidden", "20,30")
     assert bench(monkeypatch, *SIZES[2:], *words, "--out", str(tmp_path)) == 0
-    each = [("dense", 20), ("no-onednn", 20), ("csr", 20), ("dense", 20), ("csr", 20)]
-    assert built == [*each, *((engine, 30) for engine, _ in each)]
+    entry = [("dense", 20), ("no-onednn", 20), ("csr", 20), ("dense", 20), ("csr", 20)]
+    assert built == [*entry, *((engine, 30) for engine, _ in entry)]
     assert all(list(row["engines"]) == ["dense", "no-onednn", "csr"] for row in written(tmp_path)["rows"])
 
 
@@ -144,13 +144,13 @@ def test_what_is_not_there_is_left_out_and_said(
     monkeypatch.setattr(engines, "find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert bench(monkeypatch, *SIZES, "--sparsity", "0.5", "--what", "step", *only, "--out", str(tmp_path)) == 0
-    found = written(tmp_path)
-    assert list(found["rows"][0]["engines"]) == ["dense", "masked"]
-    assert found["machine"]["kernels"] is None
+    result = written(tmp_path)
+    assert list(result["rows"][0]["engines"]) == ["dense", "masked"]
+    assert result["machine"]["kernels"] is None
     said = capsys.readouterr().out
     for part in ("packed is skipped", "onnx is skipped: it needs onnx and onnxruntime", "selfish-rnn[bench]"):
         assert 0 <= said.find(part) < said.index("training step"), "said before anything is measured"
-    assert [note.split()[0] for note in found["notes"] if "skipped" in note] == ["onnx", "sparseprop", "packed"]
+    assert [note.split()[0] for note in result["notes"] if "skipped" in note] == ["onnx", "sparseprop", "packed"]
     assert not (tmp_path / "bench.png").exists()
 
 
@@ -162,9 +162,9 @@ def test_a_rival_that_fails_or_computes_something_else_is_said(tmp_path: Path, m
     monkeypatch.setitem(rivals.RIVALS, "csr", lambda model: (lambda word: (torch.zeros(30),), ()))
     words = ("--sparsity", "0.5", "--what", "inference", "--engines", "float16,csr", "--out", str(tmp_path))
     assert bench(monkeypatch, *SIZES, *words) == 0
-    found = written(tmp_path)
-    assert list(found["rows"][0]["engines"]) == ["dense", "csr"]
-    failed, wrong = (note for note in found["notes"] if "cores" not in note)
+    result = written(tmp_path)
+    assert list(result["rows"][0]["engines"]) == ["dense", "csr"]
+    failed, wrong = (note for note in result["notes"] if "cores" not in note)
     assert failed == "float16 is skipped: RuntimeError: no such instruction"
     assert wrong.startswith("next word of one text, lstm 20, sparsity 0.5: csr differs from dense by")
 
@@ -173,9 +173,9 @@ def test_a_precision_in_which_torch_fails_is_left_out(tmp_path: Path, monkeypatc
     monkeypatch.setattr("selfish_rnn.bench.bench.computes_in", lambda dtype: False)
     words = ("--sparsity", "0.5", "--what", "step", "--engines", "bfloat16", "--out", str(tmp_path))
     assert bench(monkeypatch, *SIZES, *words) == 0
-    found = written(tmp_path)
-    assert list(found["rows"][0]["engines"]) == ["dense"]
-    assert any(note.startswith("bfloat16 is skipped: torch ") for note in found["notes"])
+    result = written(tmp_path)
+    assert list(result["rows"][0]["engines"]) == ["dense"]
+    assert any(note.startswith("bfloat16 is skipped: torch ") for note in result["notes"])
 
 
 def test_torch_is_tried_in_another_process(monkeypatch: pytest.MonkeyPatch):
@@ -199,9 +199,9 @@ def test_an_interrupted_benchmark_keeps_what_it_has(
     monkeypatch.setattr(benchmark, "interleaved", interrupted)
     words = ("--sparsity", "0.5,0.9", "--what", "step", "--engines", "masked", "--out", str(tmp_path))
     assert bench(monkeypatch, *SIZES, *words) == 130
-    found = written(tmp_path)
-    assert found["complete"] is False
-    assert [row["engines"]["masked"]["ratio"] for row in found["rows"]] == [0.5]
+    result = written(tmp_path)
+    assert result["complete"] is False
+    assert [row["engines"]["masked"]["ratio"] for row in result["rows"]] == [0.5]
     assert "Stopped; " in capsys.readouterr().out
 
 

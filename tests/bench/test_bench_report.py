@@ -23,7 +23,7 @@ SPARSITIES = (0.5, 0.67, 0.8, 0.9, 0.95)
 
 def rows() -> list[Row]:
     """All kinds, with dense torch faster without oneDNN."""
-    found = list[Row]()
+    result = list[Row]()
     for sparsity in SPARSITIES:
         packed = {"seconds": [1 - sparsity, 1.5 * (1 - sparsity)]}
         peak = {"training": 900.0, "process": 950.0, "imports": 300.0}
@@ -34,21 +34,21 @@ def rows() -> list[Row]:
         }
         for kind, engines in measured.items():
             place = {"network": "lstm", "hidden": 20, "sparsity": sparsity}
-            found.append({"kind": kind, "title": KINDS[kind], **place, "engines": engines})
-    return completed(found)
+            result.append({"kind": kind, "title": KINDS[kind], **place, "engines": engines})
+    return completed(result)
 
 
 def wide_rows() -> list[Row]:
     """Time and memory at three widths, for two numbers of weights."""
-    found = list[Row]()
+    result = list[Row]()
     for sparsity in (0.5, 0.9):
         for width, seconds in ((20, 1.0), (40, 1.25), (80, 2.0)):
             peaks = {"training": 300.0 + width, "process": 400.0, "imports": 250.0}
             place = {"network": "lstm", "hidden": 20, "sparsity": sparsity, "width": width, "positions": width**2}
             engines = {"packed": {"seconds": [seconds, 2 * seconds], **peaks}}
             weights = round(400 * (1 - sparsity))
-            found.append({"kind": "width", "title": f"width {width}", **place, "weights": weights, "engines": engines})
-    return completed(found)
+            result.append({"kind": "width", "title": f"width {width}", **place, "weights": weights, "engines": engines})
+    return completed(result)
 
 
 def saved(path: Path) -> dict[str, Any]:
@@ -139,6 +139,6 @@ RESULTS = sorted((Path(__file__).parents[2] / "results" / "bench").glob("*/bench
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.parent.name)
 def test_results_in_the_repository_say_what_their_seconds_say(path: Path):
     content = json.loads(path.read_text())
-    found = completed(content["rows"])
-    assert found == content["rows"]
-    assert list(read(content["settings"]).what) == list(dict.fromkeys(row["kind"] for row in found))
+    result = completed(content["rows"])
+    assert result == content["rows"]
+    assert list(read(content["settings"]).what) == list(dict.fromkeys(row["kind"] for row in result))

@@ -19,13 +19,13 @@ def test_everyone_has_a_turn_in_every_round_and_the_order_rotates():
     turns = list[str]()
     seconds = interleaved({name: lambda name=name: turns.append(name) for name in "abc"}, rounds=4)
     assert "".join(turns) == "a" * WARM_UPS + "b" * WARM_UPS + "c" * WARM_UPS + "abc" + "bca" + "cab" + "abc"
-    assert {name: len(own) for name, own in seconds.items()} == {"a": 4, "b": 4, "c": 4}
+    assert {name: len(local) for name, local in seconds.items()} == {"a": 4, "b": 4, "c": 4}
 
 
 def test_a_limit_leaves_at_least_one_round():
     rounds = list[int]()
     seconds = interleaved({"a": lambda: None, "b": lambda: None}, rounds=50, limit=1e-9, progress=rounds.append)
-    assert [len(own) for own in seconds.values()] == [1, 1]
+    assert [len(local) for local in seconds.values()] == [1, 1]
     assert rounds == [0]
 
 
@@ -37,11 +37,11 @@ def test_short_calls_are_timed_several_at_a_time(monkeypatch: pytest.MonkeyPatch
 
 
 def test_ratios_are_of_the_same_round():
-    found = compared({"dense": [2.0, 4.0, 6.0], "packed": [1.0, 1.0, 2.0]}, "dense")
-    assert found["packed"]["ratios"] == [2, 4, 3]
-    assert (found["packed"]["lowest"], found["packed"]["ratio"], found["packed"]["highest"]) == (2, 3, 4)
-    assert found["packed"]["median_ms"] == 1000
-    assert found["dense"]["ratio"] == 1
+    result = compared({"dense": [2.0, 4.0, 6.0], "packed": [1.0, 1.0, 2.0]}, "dense")
+    assert result["packed"]["ratios"] == [2, 4, 3]
+    assert (result["packed"]["lowest"], result["packed"]["ratio"], result["packed"]["highest"]) == (2, 3, 4)
+    assert result["packed"]["median_ms"] == 1000
+    assert result["dense"]["ratio"] == 1
 
 
 def row(kind: str, sparsity: float, engines: dict[str, dict[str, Any]]) -> Row:
@@ -49,7 +49,7 @@ def row(kind: str, sparsity: float, engines: dict[str, dict[str, Any]]) -> Row:
 
 
 def timed(kind: str, sparsity: float, **seconds: float) -> Row:
-    engines = {engine.replace("_", "-"): {"seconds": [own, 2 * own]} for engine, own in seconds.items()}
+    engines = {engine.replace("_", "-"): {"seconds": [local, 2 * local]} for engine, local in seconds.items()}
     return row(kind, sparsity, engines)
 
 
@@ -65,13 +65,13 @@ def test_the_baseline_of_a_group_is_its_fastest_dense_torch(
     first: dict[str, float], second: dict[str, float], baseline: str
 ):
     rows = [timed("inference", 0.5, **first, packed=0.5), timed("inference", 0.9, **second, packed=0.25)]
-    found = completed(rows)
-    assert completed(found) == found, "what is saved says all that was measured"
-    for saved, own in zip(found, (0.5, 0.25), strict=True):
+    result = completed(rows)
+    assert completed(result) == result, "what is saved says all that was measured"
+    for saved, local in zip(result, (0.5, 0.25), strict=True):
         assert saved["baseline"] == baseline
         assert saved["engines"][baseline]["ratios"] == [1, 1]
-        assert saved["engines"]["packed"]["seconds"] == [own, 2 * own]
-        assert saved["engines"]["packed"]["ratio"] == saved["engines"][baseline]["seconds"][0] / own
+        assert saved["engines"]["packed"]["seconds"] == [local, 2 * local]
+        assert saved["engines"]["packed"]["ratio"] == saved["engines"][baseline]["seconds"][0] / local
 
 
 def test_rows_of_one_kind_network_and_size_are_a_group():

@@ -38,8 +38,8 @@ finally:
 def test_every_option_is_a_flag_and_every_flag_an_option():
     done = subprocess.run([sys.executable, "-c", CALL], capture_output=True, text=True, check=True)
     shown = re.findall(r"^  (--[a-z-]+)", done.stdout, re.MULTILINE)
-    assert shown == [*(flag(entry.name) for entry in fields(BenchOptions)), "--help", "--import"]
-    assert shown == [*FLAGS, "--help", "--import"]
+    assert shown == [*(flag(entry.name) for entry in fields(BenchOptions)), "--import", "--help"]
+    assert shown == [*FLAGS, "--import", "--help"]
     for entry in fields(BenchOptions):
         assert entry.metadata["help"].split()[0] in done.stdout
     assert "MEASURES False" in done.stdout, "help needs nothing that measures"
@@ -82,10 +82,10 @@ def test_the_tables_have_every_name():
         for network in NETWORKS:
             assert ("stream" if kind == "stream" else "packed") in measured(kind, network)
             assert ("dense" in measured(kind, network)) == (kind != "width")
-    assert {name for name, one in ENGINES.items() if "inference" in one.kinds} == set(RIVALS)
-    assert {name for name, one in ENGINES.items() if "stream" in one.kinds} == set(streams.ENGINES)
-    assert {name for name, one in ENGINES.items() if "operators" in one.kinds} == set(PRODUCTS_OF)
-    assert all(set(one.baseline_of) <= set(one.kinds) for one in ENGINES.values())
+    assert {name for name, item in ENGINES.items() if "inference" in item.kinds} == set(RIVALS)
+    assert {name for name, item in ENGINES.items() if "stream" in item.kinds} == set(streams.ENGINES)
+    assert {name for name, item in ENGINES.items() if "operators" in item.kinds} == set(PRODUCTS_OF)
+    assert all(set(item.baseline_of) <= set(item.kinds) for item in ENGINES.values())
 
 
 def test_the_page_names_every_engine_and_kind():

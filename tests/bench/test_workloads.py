@@ -64,12 +64,12 @@ def _large_weights(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rivals() -> list[Any]:
     """Each network with each engine that runs it; one compiler is enough for torch.compile."""
-    found = list[Any]()
+    result = list[Any]()
     for network in NETWORKS:
         for engine in measured("inference", network):
             if engine != "compiled":
-                found.append((network, engine))
-    return [*found, pytest.param("lstm", "compiled", marks=pytest.mark.slow)]
+                result.append((network, engine))
+    return [*result, pytest.param("lstm", "compiled", marks=pytest.mark.slow)]
 
 
 @pytest.mark.usefixtures("_large_weights")
@@ -81,28 +81,28 @@ def test_all_engines_continue_a_text_alike(
         pytest.importorskip(package)
     # Without generated code, which takes a minute to compile; what is seen of the network is the same.
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
-    dense, own = (workload(network).next_word(name) for name in ("dense", engine))
+    dense, local = (workload(network).next_word(name) for name in ("dense", engine))
     for _ in range(4):
-        found, expected = (torch.as_tensor(call()).flatten().float() for call in (own, dense))
-        assert difference(found, expected) <= ENGINES[engine].tolerance
+        result, expected = (torch.as_tensor(call()).flatten().float() for call in (local, dense))
+        assert difference(result, expected) <= ENGINES[engine].tolerance
     assert capsys.readouterr().out == "", "what others print is not for the user"
-    other = difference(torch.as_tensor(dense()).flatten(), expected)
-    assert other > 2 * ENGINES[engine].tolerance, "the next word has other scores, so this test can fail"
+    candidate = difference(torch.as_tensor(dense()).flatten(), expected)
+    assert candidate > 2 * ENGINES[engine].tolerance, "the next word has other scores, so this test can fail"
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_a_wider_network_has_as_many_weights(network: str):
     narrow = workload(network)
     weights = [
-        sum(len(weight.values) for weight in packed_weights(own.model("packed")).values())
-        for own in (narrow, narrow.at_width(60))
+        sum(len(weight.values) for weight in packed_weights(local.model("packed")).values())
+        for local in (narrow, narrow.at_width(60))
     ]
     assert weights[1] == pytest.approx(weights[0], abs=16), "rounded in each matrix"
     assert weights[0] == pytest.approx(0.4 * narrow.positions(), abs=16)
 
 
 class FakeSparseLinear(nn.Module):
-    """What SparseProp's module looks like from outside."""
+    """Stand-in with the interface of SparseProp's module."""
 
     def __init__(self, matrix: Tensor) -> None:
         super().__init__()
@@ -130,11 +130,11 @@ def test_products_are_the_same(engine: str, n: int, monkeypatch: pytest.MonkeyPa
     for name, product in PRODUCTS_OF[engine](matrix, x, gradient).items():
         # Some find several gradients at once, some lay activations out the other way.
         expected = dense[name] if isinstance(dense[name], tuple) else (dense[name],)
-        own = product()
-        found = [tensor for tensor in (own if isinstance(own, tuple | list) else [own]) if tensor.numel()]
-        for own, other in zip(found, expected, strict=True):
-            if other.shape == matrix.shape:
-                weights = own.values() if own.layout == torch.sparse_csr else own
-                torch.testing.assert_close(weights.sort().values, other[matrix != 0].sort().values)
+        local = product()
+        result = [tensor for tensor in (local if isinstance(local, tuple | list) else [local]) if tensor.numel()]
+        for local, candidate in zip(result, expected, strict=True):
+            if candidate.shape == matrix.shape:
+                weights = local.values() if local.layout == torch.sparse_csr else local
+                torch.testing.assert_close(weights.sort().values, candidate[matrix != 0].sort().values)
             else:
-                torch.testing.assert_close(own.t() if own.shape != other.shape else own, other)
+                torch.testing.assert_close(local.t() if local.shape != candidate.shape else local, candidate)

@@ -1,4 +1,4 @@
-"""What files say reaches a terminal as text, and nothing else."""
+"""Text of files reaches a terminal as text only."""
 
 from __future__ import annotations
 

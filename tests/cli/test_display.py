@@ -1,4 +1,4 @@
-"""What a person sees."""
+"""Display of training."""
 
 from __future__ import annotations
 

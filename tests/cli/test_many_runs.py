@@ -1,4 +1,4 @@
-"""What a person sees while many runs are made."""
+"""Display of many runs."""
 
 from __future__ import annotations
 

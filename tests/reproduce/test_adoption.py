@@ -25,15 +25,15 @@ SELFISH = Case("stacked-lstm")
 
 def settings(*words: str, case: Case = SELFISH) -> Settings:
     """The settings of a run of scale small, with changes."""
-    preset, *own = PlannedRun(SMALL, case, 1).arguments
-    experiment = build_experiment(with_assignments(read_preset(preset)[0], [*own, *words]), "test")
+    preset, *local = PlannedRun(SMALL, case, 1).arguments
+    experiment = build_experiment(with_assignments(read_preset(preset)[0], [*local, *words]), "test")
     if experiment.method.name == "small-dense":
         experiment = small_dense(experiment, WORDS)
     return experiment.model_dump(mode="json")
 
 
 def run_folder(path: Path, given: Settings, finished: bool = True) -> Path:
-    """What a run leaves, as far as adoption looks at it."""
+    """Write the files of a run that the import reads."""
     path.mkdir()
     (path / "config.yaml").write_text(yaml.safe_dump(given))
     (path / "vocabulary.json").write_text(Vocabulary(("<eos>", *map(str, range(WORDS - 1)))).to_json())

@@ -112,9 +112,9 @@ def test_a_scale_without_several_averages_has_a_run_for_each_kind() -> None:
 def test_averages_do_not_depend_on_how_a_case_is_written() -> None:
     plain = PlannedRun(SMALL, Case("stacked-lstm"), 1)
     for case in (Case("stacked-lstm", sparsity=0.67), Case("stacked-lstm", changes=("prune_rate=0.7",))):
-        other = PlannedRun(SMALL, case, 1)
-        assert other.averages == plain.averages != ()
-        assert (other.name, differences(other.experiment, plain.experiment)) == (plain.name, [])
+        candidate = PlannedRun(SMALL, case, 1)
+        assert candidate.averages == plain.averages != ()
+        assert (candidate.name, differences(candidate.experiment, plain.experiment)) == (plain.name, [])
     assert PlannedRun(SMALL, Case("stacked-lstm", sparsity=0.8), 1).averages == ()
 
 

@@ -113,7 +113,7 @@ def test_a_run_begun_with_other_settings_is_not_continued(tmp_path: Path) -> Non
 
 def processes_of(folder: Path) -> list[int]:
     """The processes that train runs below a folder."""
-    found = []
+    result = []
     for entry in Path("/proc").iterdir():
         try:
             command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
@@ -121,8 +121,8 @@ def processes_of(folder: Path) -> list[int]:
             continue
         words = command.split(b"\0")
         if f"{folder}/".encode() in command and (b"train" in words or b"resume" in words):
-            found.append(int(entry.name))
-    return found
+            result.append(int(entry.name))
+    return result
 
 
 @pytest.mark.slow
@@ -166,7 +166,7 @@ def test_ctrl_c_stops_runs_with_a_checkpoint(tmp_path: Path) -> None:
     scheduler.send_signal(signal.SIGINT)
     out, _ = scheduler.communicate()
     assert scheduler.returncode == 130
-    assert "Stopped; the same command continues." in out
+    assert "Stopped; the same command resumes." in out
     (begun,) = runs.rglob("checkpoints")
     assert list(begun.glob("*.safetensors"))
     assert not list(results.rglob("*.json"))

@@ -29,8 +29,8 @@ def comparison(tmp_path: Path) -> Comparison:
     stored = Results(tmp_path / "results", SMALL.name)
     results = OwnResults(tmp_path / "compare" / "mine", SMALL, stored)
     for seed in (1, 2, 3, 4, 5):
-        own, run = made_up(MINE, seed, 100.0 + seed, series={"seconds": [360.0, 720.0]})
-        results.save(own, run)
+        local, run = made_up(MINE, seed, 100.0 + seed, series={"seconds": [360.0, 720.0]})
+        results.save(local, run)
         stored.save(*made_up(Case(LSTM, "rigl"), seed, 105.0 + seed + 0.1 * (seed % 2)))
         stored.save(*made_up(Case(LSTM, "dense", "nt-asgd"), seed, 95.0 + seed + 0.1 * (seed % 2)))
         stored.save(*made_up(Case(LSTM, "set"), seed, 100.0 + seed + (0.4 if seed % 2 else -0.5)))
@@ -80,9 +80,9 @@ def test_results_of_a_neighbouring_comparison_are_used(comparison: Comparison, t
     folder = tmp_path / "compare" / "gmp" / "results" / "small"
     write_atomically(folder / "a.json", theirs.to_json().encode())
     results = OwnResults(tmp_path / "compare" / "mine", SMALL, Results(tmp_path / "results", SMALL.name))
-    found = results.get(run)
-    assert found is not None
-    assert found.summary["test_perplexity"] == 90.0
+    result = results.get(run)
+    assert result is not None
+    assert result.summary["test_perplexity"] == 90.0
 
 
 def test_letters_that_mean_something_in_latex_are_escaped() -> None:

@@ -154,8 +154,8 @@ def test_a_sparse_start_has_the_dropout_of_the_nearest_tuned_sparsity() -> None:
 
 
 def test_the_first_edition_of_small_keeps_its_settings() -> None:
-    found = {sparsity: dropout(SMALL_FIRST, "rigl", sparsity) for sparsity in (None, 0.7, 0.8, 0.9, 0.95)}
-    assert found == {None: 0.55, 0.7: 0.55, 0.8: 0.4, 0.9: 0.3, 0.95: 0.1}
+    result = {sparsity: dropout(SMALL_FIRST, "rigl", sparsity) for sparsity in (None, 0.7, 0.8, 0.9, 0.95)}
+    assert result == {None: 0.55, 0.7: 0.55, 0.8: 0.4, 0.9: 0.3, 0.95: 0.1}
     experiment = PlannedRun(SMALL_FIRST, Case("stacked-lstm"), 1).experiment
     assert experiment.method.pool == "matrix"
     assert experiment.optimizer.model_dump()["average_from"] is None

@@ -60,12 +60,12 @@ def root(tmp_path: Path) -> Path:
 
 
 def verdict_of(number: int, root: Path) -> str:
-    found = [
-        one
-        for one in decisions(ResultView.read(root, "small"))
-        if (one.claim.number, one.network) == (number, "stacked-lstm")
+    result = [
+        item
+        for item in decisions(ResultView.read(root, "small"))
+        if (item.claim.number, item.network) == (number, "stacked-lstm")
     ]
-    return found[0].verdict
+    return result[0].verdict
 
 
 def test_claims_are_decided_by_their_runs(root: Path) -> None:

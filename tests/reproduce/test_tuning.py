@@ -64,7 +64,7 @@ def test_tuning_trains_dense_and_static_networks_only() -> None:
 
 
 def test_a_tuning_run_depends_on_no_choice() -> None:
-    """What a grid chooses must not change the runs that chose it."""
+    """The choice of a grid must not change its runs."""
     for grid in GRIDS:
         for value in grid.values:
             run = tuning_run(grid, value, SMALL)

@@ -14,7 +14,7 @@ from torch import nn
 from selfish_rnn import METHODS, Allocation, Sparsifier, deferred_init, engine
 
 NAMES = ("embedding.weight", "rnn.weight_ih_l0", "rnn.weight_hh_l0", "rnn.weight_ih_l1", "rnn.weight_hh_l1", "decoder")
-MOVING = ("dsr", "snfs")
+MOVING = ("dsr", "snfs", "granet")
 """Methods that move weights between matrices."""
 
 GRU_SPARSITIES = {
@@ -64,7 +64,8 @@ def test_every_method_keeps_exactly_the_budgets(
     start = (
         {weight.name: weight.size for weight in sparsifier.weights} if METHODS[method].allocation.dense else expected
     )
-    assert counts(sparsifier) == start
+    if METHODS[method].pruning is None or METHODS[method].allocation.dense:
+        assert counts(sparsifier) == start
     for number in range(rewirings):
         epoch(sparsifier, model, optimizer, number)
         assert sparsifier.active_weights == sparsifier.target_weights
@@ -227,11 +228,8 @@ def test_a_sparsity_of_another_type_is_named(sparsity: object) -> None:
 
 
 def test_what_cannot_be_divided_is_refused() -> None:
-    gates = dict.fromkeys(("input", "forget", "candidate", "output"), 0.5)
-    by_gate = {"*": 0.5, "rnn": gates}
     masks = Sparsifier(Classifier(), sparsity=0.5, method="static").masks()
     for arguments, message in (
-        ({"sparsity": by_gate, "method": "granet"}, "'granet' starts less sparse than it ends"),
         ({"sparsity": {"*": 0.5}, "allocation": "er"}, "and so does allocation="),
         ({"sparsity": {"*": 0.5}, "masks": masks}, "mapping for sparsity= divides"),
         ({"sparsity": {"*": 0.5}, "topology": "nonzero"}, "mapping for sparsity= divides"),

@@ -88,7 +88,7 @@ def _write(command: Any, ctx: Any, formatter: Any) -> None:
         suffix = f"  [default: {default}]" if default != "" else ""
         options.append((names if flag else f"{names} {option.metavar}", f"{option.help or ''}{suffix}"))
     if isinstance(command, Command):
-        options.append((f"{IMPORT} FILE", "Python file that registers your own methods."))
+        options.insert(-1, (f"{IMPORT} FILE", "Python file that registers your own methods."))  # --help stays last
     for title, rows in (("Arguments", arguments), ("Options", options)):
         if rows:
             with formatter.section(title):

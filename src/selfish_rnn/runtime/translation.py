@@ -192,22 +192,26 @@ def _flow(call: Call, axis: int) -> tuple[bool, bool, bool] | None:
 
     None means that the forward takes no other size along this axis.
     """
-    base = [_stretched(x, axis, _PROBE) for x in call.inputs]
-    sequences = [
-        base,
-        [_stretched(x, axis, _PROBE + 1) for x in call.inputs],
-        [_disturbed(x, axis, 0) for x in base],
-        [_disturbed(x, axis, _PROBE - 1) for x in base],
-        [torch.cat([x.narrow(axis, 0, 1)] * _PROBE, axis) for x in base],
-    ]
+    rows: list[Any] = []
     try:
-        with torch.no_grad():
-            results = [[tensor for _, tensor in call.run(sequence)[0]] for sequence in sequences]
+        # Twice, in both directions: a layer that is saturated, or zero as ReLU may be, passes nothing on.
+        for change in (1.5, -1.5):
+            base = [_stretched(x, axis, _PROBE, change) for x in call.inputs]
+            sequences = [
+                base,
+                [_stretched(x, axis, _PROBE + 1, change) for x in call.inputs],
+                [_disturbed(x, axis, 0, change) for x in base],
+                [_disturbed(x, axis, _PROBE - 1, change) for x in base],
+                [torch.cat([x.narrow(axis, 0, 1)] * _PROBE, axis) for x in base],
+            ]
+            with torch.no_grad():
+                results = [[tensor for _, tensor in call.run(sequence)[0]] for sequence in sequences]
+            rows += zip(*results, strict=True)
     except Exception:
         # Of any kind: the model itself refuses a size that it does not take.
         return None
     forward = backward = extends = False
-    for before, after, early, late, same in zip(*results, strict=True):
+    for before, after, early, late, same in rows:
         along = _changed_axis(before, after)
         if along is None:
             forward |= call.state is None and not torch.equal(before, early)
@@ -223,21 +227,21 @@ def _flow(call: Call, axis: int) -> tuple[bool, bool, bool] | None:
     return forward, backward, extends
 
 
-def _stretched(x: Tensor, axis: int, size: int) -> Tensor:
-    """Return the example with a number of steps along an axis."""
+def _stretched(x: Tensor, axis: int, size: int, change: float = 0.0) -> Tensor:
+    """Return the example with a number of steps along an axis, and noise with a mean."""
     repeats = [1] * x.ndim
     repeats[axis] = -(-size // x.shape[axis])
     longer = x.repeat(repeats).narrow(axis, 0, size).clone()
     if longer.is_floating_point():
         generator = torch.Generator().manual_seed(size)
-        longer += 0.1 * torch.randn(longer.shape, generator=generator)
+        longer += change + 0.3 * torch.randn(longer.shape, generator=generator)
     return longer
 
 
-def _disturbed(x: Tensor, axis: int, at: int) -> Tensor:
+def _disturbed(x: Tensor, axis: int, at: int, change: float) -> Tensor:
     x = x.clone()
     part = x.narrow(axis, at, 1)
-    part.copy_(part + 1.5 if x.is_floating_point() else torch.where(part > 0, part - 1, part + 1))
+    part.copy_(part + change if x.is_floating_point() else torch.where(part > 0, part - 1, part + 1))
     return x
 
 

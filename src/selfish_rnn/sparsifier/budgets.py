@@ -54,9 +54,9 @@ class WeightBudget:
     def stays_dense(self) -> bool:
         return self.count == self.size
 
-    def full(self) -> WeightBudget:
-        """Return the budget of a matrix in which every unit exists."""
-        return WeightBudget(self.chosen, self.view, (self.size,), False)
+    def at_start(self, method: Method) -> WeightBudget:
+        """Return the budget with which a method starts that prunes or stays dense."""
+        return replace(self, counts=tuple(_prune_counts(self, method, 0, None)))
 
     def random_topology(self, allocation: Allocation, generator: torch.Generator) -> Topology:
         """Draw units from the matrix, or from each of its gates."""
@@ -187,13 +187,19 @@ def _prune_count(
     if not any(budget.by_gate for budget in final):
         sparsity = 1 - sum(budget.count for budget in final) / units.size
         return method.counts([units.shape], sparsity, done, planned)[0]
-    counts: list[int] = []
-    for weight in final:
-        columns = units.size // units.shape[0]
-        rows = weight.view.units.gates.sizes if weight.by_gate else (weight.view.units.shape[0],)
-        for height, count in zip(rows, weight.counts, strict=True):
-            counts += method.counts([(height, columns)], 1 - count / (height * columns), done, planned)
-    return counts
+    return [count for budget in final for count in _prune_counts(budget, method, done, planned)]
+
+
+def _prune_counts(weight: WeightBudget, method: Method, done: int, planned: int | None) -> list[int]:
+    """Return the number of units of a weight, or of each of its gates, on the way to its budget."""
+    units = weight.view.units
+    columns = units.size // units.shape[0]
+    rows = units.gates.sizes if weight.by_gate else (units.shape[0],)
+    return [
+        number
+        for height, count in zip(rows, weight.counts, strict=True)
+        for number in method.counts([(height, columns)], 1 - count / (height * columns), done, planned)
+    ]
 
 
 def total(count: PruneCount) -> int:

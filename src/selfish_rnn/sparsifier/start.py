@@ -198,13 +198,8 @@ def starting_topologies(
         raise ValueError('sparsity= is needed, or topology="nonzero" or masks=, which have one already')
     _warn_of_zeros(chosen)
     if budgets is not None:
-        if method.allocation.dense:
-            budgets = [weight_budget.full() for weight_budget in budgets]
-        elif method.prunes:
-            raise ValueError(
-                f"method {method.name!r} starts less sparse than it ends, and cannot give every matrix its own "
-                "sparsity: give one number"
-            )
+        if method.prunes or method.allocation.dense:
+            budgets = [weight_budget.at_start(method) for weight_budget in budgets]
         return [weight_budget.random_topology(method.allocation, generator) for weight_budget in budgets], False
     counts = method.counts(matrices.shapes, sparsity, 0, None)
     return matrices.random_topologies(method.allocation, counts, generator), False
