@@ -9,6 +9,7 @@ with the masked engine.
 from __future__ import annotations
 
 import platform
+import re
 import struct
 import subprocess
 import sys
@@ -108,10 +109,23 @@ class Wheel(bdist_wheel):
         return "py3", "none", super().get_tag()[2] if built else "any"
 
 
+REPOSITORY = "https://github.com/selfish-rnn/selfish-rnn"
+LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)(?P<target>[^)]+)(?=\))")
+PICTURE = re.compile(r'(?<=src=")(?![a-z]+:)|(?<=srcset=")(?![a-z]+:)')
+
+
+def description() -> str:
+    """Return the README with absolute links, for readers outside the repository."""
+    text = LINK.sub(rf"{REPOSITORY}/blob/main/\g<target>", Path("README.md").read_text(encoding="utf-8"))
+    return PICTURE.sub(f"{REPOSITORY}/raw/main/", text)
+
+
 if not fits_the_processor():
     print("warning: the packed engine is for 64-bit little-endian processors; masked serves", file=sys.stderr)
 
 setup(
+    long_description=description(),
+    long_description_content_type="text/markdown",
     ext_modules=[
         Extension(
             "selfish_rnn.engine._kernels",

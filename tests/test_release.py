@@ -52,6 +52,17 @@ def test_workflows_have_least_permissions_and_pinned_actions(workflow: Path) -> 
     assert [action for action in actions if not pinned.fullmatch(action)] == []
 
 
+def test_the_package_index_gets_a_readme_with_absolute_links(tmp_path: Path) -> None:
+    command = [sys.executable, "setup.py", "-q", "egg_info", "--egg-base", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    text = (tmp_path / "selfish_rnn.egg-info" / "PKG-INFO").read_text()
+    description = text.partition("\n\n")[2]
+    assert description.startswith("# selfish-rnn")
+    targets = re.findall(r"\]\(([^)]+)\)", description) + re.findall(r'src(?:set)?="([^"]+)"', description)
+    assert len(targets) > 20
+    assert [target for target in targets if not target.startswith("https://")] == []
+
+
 def test_the_scripts_of_the_forge_are_shell() -> None:
     bash = shutil.which("bash")
     if bash is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -313,6 +314,15 @@ def test_a_stream_keeps_resets_returns_and_clones_its_state() -> None:
         stream.set_state({"other": np.zeros(9)})
     with pytest.raises(ValueError, match="state h has 9 numbers, not 8"):
         stream.set_state({"h": np.zeros(8)})
+
+
+def test_steps_from_python_keep_no_memory() -> None:
+    stream = CompiledProgram.of(gru_program(4, 9)).stream()
+    stream.run()
+    before = sys.getallocatedblocks()
+    for _ in range(1000):
+        stream.run()
+    assert sys.getallocatedblocks() - before < 20
 
 
 def test_streams_in_eight_threads_do_not_disturb_each_other() -> None:
