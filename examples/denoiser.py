@@ -6,17 +6,17 @@ trained, each in less than a minute, and streamed in float32 and int8. The table
 on new signals, the existing weights, the size of the file, and the time of one step from Python (a frame is 16 ms of
 sound). `--out denoiser` keeps the files and sounds in a folder, for the C program in c/denoiser.c. Expected output:
 
-    network               SNR gain          weights     file   time of a frame
-    dense                  6.20 dB  178,176 weights  722,320     7.1 µs
-    dense-int8             6.20 dB  178,176 weights  216,413     3.8 µs
-    selfish-0.67           6.18 dB   62,915 weights  283,284     7.2 µs
-    selfish-0.67-int8      6.18 dB   62,915 weights   95,651     4.1 µs
-    blocks-0.67            6.15 dB   62,912 weights  283,272     7.2 µs
-    blocks-0.67-int8       6.15 dB   62,912 weights   95,652     3.7 µs
-    selfish-0.9            5.99 dB   23,347 weights  124,996     4.4 µs
-    selfish-0.9-int8       5.99 dB   23,347 weights   60,971     3.7 µs
-    blocks-0.9             5.94 dB   23,360 weights  125,040     4.2 µs
-    blocks-0.9-int8        5.94 dB   23,360 weights   61,227     3.7 µs
+    network                             SNR gain     file  time of a frame
+    dense               178,176 weights    6.20 dB   722,320     7.1 µs
+    dense-int8          178,176 weights    6.20 dB   216,413     3.8 µs
+    selfish-0.67         62,915 weights    6.18 dB   283,284     7.2 µs
+    selfish-0.67-int8    62,915 weights    6.18 dB    95,651     4.1 µs
+    blocks-0.67          62,912 weights    6.15 dB   283,272     7.2 µs
+    blocks-0.67-int8     62,912 weights    6.15 dB    95,652     3.7 µs
+    selfish-0.9          23,347 weights    5.99 dB   124,996     4.4 µs
+    selfish-0.9-int8     23,347 weights    5.99 dB    60,971     3.7 µs
+    blocks-0.9           23,360 weights    5.94 dB   125,040     4.2 µs
+    blocks-0.9-int8      23,360 weights    5.94 dB    61,227     3.7 µs
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ def compare(folder: Path, epochs: int, clips: int, tests: int) -> list[dict[str,
     write_wave(folder / "noisy.wav", pairs[0][1])
     data = training_set(clips, 2.0, seed=1)
     rows: list[dict[str, object]] = []
-    print(f"{'network':20}  SNR gain          weights     file   time of a frame")
+    print(f"{'network':34}  SNR gain     file  time of a frame")
     for name, sparsity, block in NETWORKS:
         model = train(sparsity, block, data, epochs)
         for precision in ("float32", "int8"):
@@ -286,7 +286,7 @@ def compare(folder: Path, epochs: int, clips: int, tests: int) -> list[dict[str,
             weights = sum(layer.weights for layer in stream.layers)
             row = {"network": path.stem, "snr_gain_db": gain, "weights": weights, "bytes": path.stat().st_size}
             rows.append(row | {"frame_us": step_time(stream)})
-            line = "{network:20}  {snr_gain_db:5.2f} dB  {weights:7,} weights  {bytes:7,}  {frame_us:6.1f} µs"
+            line = "{network:18}  {weights:7,} weights  {snr_gain_db:6.2f} dB  {bytes:8,}  {frame_us:6.1f} µs"
             print(line.format(**rows[-1]))
             write_wave(folder / f"{path.stem}.wav", denoise(stream, read_wave(folder / "noisy.wav")))
     (folder / "denoiser.json").write_text(json.dumps(rows, indent=1) + "\n")

@@ -103,7 +103,7 @@ class HandLSTM(nn.LSTM):
         hidden, cells = [], []
         for layer in range(self.num_layers):
             weight, recurrent, bias, recurrent_bias = self.all_weights[layer]
-            h, c = (each[layer] for each in state)
+            h, c = (part[layer] for part in state)
             arguments = x, h, c, weight, recurrent, bias + recurrent_bias
             x, h, c = _Layer.apply(*arguments)  # type: ignore[no-untyped-call]
             hidden.append(h)

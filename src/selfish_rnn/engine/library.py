@@ -28,9 +28,6 @@ _logger = logging.getLogger("selfish_rnn.engine")
 LIBRARY = Path(os.environ.get("SELFISH_RNN_KERNELS") or Path(__file__).with_name("_kernels.so"))
 """Path of the library. The environment may name another one, for instance one that checks itself."""
 
-TARGETS = ("portable", "avx2", "avx512")
-"""Targets of the kernels, from the most modest on."""
-
 ALIGNMENT = 16
 """Floats of a cache line."""
 
@@ -106,21 +103,46 @@ def _description(loaded: ctypes.CDLL) -> str:
     return text.decode()
 
 
-def target() -> str:
-    """Return the target of the kernels in use."""
-    return TARGETS[kernels().selfish_target()]
+class Targets:
+    """Targets of one kind of kernels, from the slowest on, and the choice among those that the processor can run."""
+
+    def __init__(self, kind: str, names: tuple[str, ...]) -> None:
+        self.names = names
+        self._kind = kind
+        self._chosen: int | None = None
+
+    def current(self) -> str:
+        """Return the target of the kernels in use."""
+        return self.names[self._call("target")]
+
+    def number(self) -> int:
+        """Return the number of the target in use."""
+        if self._chosen is None:
+            self._chosen = self._call("target")
+        return self._chosen
+
+    def runnable(self) -> tuple[str, ...]:
+        """Return the targets that this processor can run."""
+        return tuple(name for number, name in enumerate(self.names) if self._call("target_runs", number))
+
+    def use(self, name: str) -> None:
+        """Use the kernels of another target, for instance to compare them."""
+        if name not in self.runnable():
+            label = f"{self._kind} kernels".strip()
+            raise ValueError(f"this processor runs {label} for {', '.join(self.runnable())}, not for {name!r}")
+        self._chosen = self.names.index(name)
+        self._call("use_target", self._chosen)
+
+    def _call(self, function: str, *arguments: int) -> int:
+        prefix = f"selfish_{self._kind}_" if self._kind else "selfish_"
+        return int(getattr(kernels(), prefix + function)(*arguments) or 0)
 
 
-def targets() -> tuple[str, ...]:
-    """Return the targets that this processor can run."""
-    return TARGETS[: kernels().selfish_best_target() + 1]
+FLOAT = Targets("", ("portable", "avx2", "avx512"))
+INT8 = Targets("int8", ("portable", "avx2", "avx-vnni", "avx512-vnni", "avx512-vbmi"))
+"""Targets in the order of ``kTargets`` in the dispatchers of the kernels."""
 
-
-def use_target(name: str) -> None:
-    """Use the kernels of another target, for instance to compare them."""
-    if name not in targets():
-        raise ValueError(f"this processor runs kernels for {', '.join(targets())}, not for {name!r}")
-    kernels().selfish_use_target(TARGETS.index(name))
+target, targets, use_target = FLOAT.current, FLOAT.runnable, FLOAT.use
 
 
 def address(pointed: Pointed | None) -> int | None:

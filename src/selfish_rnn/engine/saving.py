@@ -108,7 +108,7 @@ class SavedWeights:
 
     @property
     def int8(self) -> bool:
-        """Flag that a sparse matrix has int8 values."""
+        """True if a sparse matrix has int8 values."""
         return any(key(name, SCALES) in self.tensors for name in self.shapes)
 
     def topologies(self) -> dict[str, Tensor]:

@@ -66,7 +66,7 @@ class AveragedSGD(Optimizer, abc.ABC):
 
     @property
     def averaging(self) -> bool:
-        """Flag that averaging has started."""
+        """True if averaging has started."""
         return self.trigger.fired
 
     def observe(self, validation_loss: float) -> bool:

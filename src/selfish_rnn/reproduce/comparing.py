@@ -48,8 +48,8 @@ class OwnResults(Results):
 
     def __init__(self, folder: Path, scale: Scale, baselines: Results) -> None:
         self.folder = folder / "results" / scale.name
-        found = map(read_result, sorted(folder.parent.glob(f"*/results/{scale.name}/*.json")))
-        self._by_name = {result.run: result for result in found}
+        results = map(read_result, sorted(folder.parent.glob(f"*/results/{scale.name}/*.json")))
+        self._by_name = {result.run: result for result in results}
         self._baselines = baselines
 
     def get(self, run: PlannedRun) -> Result | None:
@@ -102,8 +102,8 @@ class Comparison:
 
     def of(self, case: Case) -> dict[int, Result]:
         """Return the results of a case by seed."""
-        found = ((seed, self.results.get(PlannedRun(self.scale, case, seed))) for seed in self.seeds)
-        return {seed: result for seed, result in found if result is not None}
+        pairs = ((seed, self.results.get(PlannedRun(self.scale, case, seed))) for seed in self.seeds)
+        return {seed: result for seed, result in pairs if result is not None}
 
     @cached_property
     def own(self) -> dict[int, Result]:

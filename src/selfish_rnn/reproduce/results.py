@@ -207,13 +207,13 @@ def columns(records: Sequence[EpochRecord]) -> dict[str, Any]:
     return series
 
 
-def collect(folder: Path, run: PlannedRun, made: Mapping[str, Any], points: list[dict[str, float]]) -> Result:
+def collect(folder: Path, run: PlannedRun, origin: Mapping[str, Any], points: list[dict[str, float]]) -> Result:
     """Return the result of the run in a folder.
 
     Args:
         folder: Run folder.
         run: Planned run that it belongs to.
-        made: Commit, versions and machine.
+        origin: Commit, versions and machine.
         points: Perplexity after several times, for a run with a time limit.
     """
     files = RunFolder(folder)
@@ -233,7 +233,7 @@ def collect(folder: Path, run: PlannedRun, made: Mapping[str, Any], points: list
             name: {gate: _rounded(value, 6) for gate, value in gates.items()}
             for name, gates in (records[-1].density if records else {}).items()
         },
-        made=dict(made),
+        made=dict(origin),
         points=points,
         operations=_operations(folder, run.experiment) if is_finished(folder) else None,
     )
@@ -301,8 +301,8 @@ def import_run(folder: Path, scale: Scale, results: Results, commit: str) -> tup
     if not is_finished(folder):
         raise UserError(f"{folder} is not finished: run `selfish-rnn resume` first")
     run = _matching_run(folder, scale)
-    made = {"commit": commit, "adopted_from": folder.resolve().name}
-    return run, results.save(collect(folder, run, made, []), run)
+    origin = {"commit": commit, "adopted_from": folder.resolve().name}
+    return run, results.save(collect(folder, run, origin, []), run)
 
 
 def _matching_run(folder: Path, scale: Scale) -> PlannedRun:

@@ -20,7 +20,7 @@ from selfish_rnn.runtime.translation import Call, checked_inputs, evaluating, st
 
 @dataclass(frozen=True)
 class LayerError:
-    """What rounding changes in the products of one matrix: root mean square of the errors over that of the products.
+    """Error of the products of one matrix by rounding: root mean square of the errors over that of the products.
 
     ``int8`` rounds weights and activations, ``int8_weights`` the weights only. ``largest_input`` is the largest
     activation, ``precision`` the cheapest precision within the tolerance.

@@ -142,21 +142,21 @@ def recurrent_layer(
 def _layers(trace: Trace, func: Any, *args: Any, **kwargs: Any) -> Any:
     """``torch.lstm`` and its siblings: all layers over a sequence."""
     names = ("input", "hx", "params", "has_biases", "num_layers", "dropout", "train", "bidirectional", "batch_first")
-    given = dict(zip(names, args, strict=False)) | kwargs
-    x, kind, layers = given["input"], func.__name__, given["num_layers"]
-    if not isinstance(given["params"], list | tuple):
+    arguments = dict(zip(names, args, strict=False)) | kwargs
+    x, kind, layers = arguments["input"], func.__name__, arguments["num_layers"]
+    if not isinstance(arguments["params"], list | tuple):
         raise trace.refuse(kind, "packed sequences cannot be streamed; pass a tensor")
-    if given["bidirectional"]:
+    if arguments["bidirectional"]:
         raise trace.refuse(kind, "it is bidirectional, so its output needs the steps that are still to come")
     _check_one_step(trace, kind, x)
     with trace.pause():
         results = tuple(tensor.clone() for tensor in func(*args, **kwargs))
-    entering = given["hx"] if isinstance(given["hx"], list | tuple) else [given["hx"]]
-    per_layer = len(given["params"]) // layers
+    entering = arguments["hx"] if isinstance(arguments["hx"], list | tuple) else [arguments["hx"]]
+    per_layer = len(arguments["params"]) // layers
     value, lasts = trace.vector(x), list[list[Value]]()
     for layer in range(layers):
-        weights = list(given["params"][layer * per_layer : (layer + 1) * per_layer])
-        biases = [weights.pop(2), weights.pop(2)] if given["has_biases"] else [None, None]
+        weights = list(arguments["params"][layer * per_layer : (layer + 1) * per_layer])
+        biases = [weights.pop(2), weights.pop(2)] if arguments["has_biases"] else [None, None]
         projection = weights.pop() if len(weights) == 3 else None
         states = [tensor[layer] for tensor in entering]
         hidden = entering[-1].shape[-1]
@@ -181,13 +181,13 @@ def _check_one_step(trace: Trace, kind: str, x: Tensor) -> None:
 
 def _cell(trace: Trace, func: Any, x: Tensor, hx: Any, w: Tensor, r: Tensor, *biases: Any, **named: Any) -> Any:
     """``torch.lstm_cell`` and its siblings."""
-    given = (*biases, named.get("b_ih"), named.get("b_hh"))[:2]
+    passed = (*biases, named.get("b_ih"), named.get("b_hh"))[:2]
     kind = func.__name__.removesuffix("_cell")
     with trace.pause():
-        results = func(x, hx, w, r, *given)
+        results = func(x, hx, w, r, *passed)
     tensors = [tensor.clone() for tensor in (results if isinstance(results, tuple) else (results,))]
     states = list(hx) if isinstance(hx, list | tuple) else [hx]
-    values = recurrent_layer(trace, kind, trace.vector(x), [w, r, *given, None], states, states[-1].shape[-1])
+    values = recurrent_layer(trace, kind, trace.vector(x), [w, r, *passed, None], states, states[-1].shape[-1])
     for tensor, value in zip(tensors, values, strict=True):
         trace.bind(tensor, value)
     return tuple(tensors) if isinstance(results, tuple) else tensors[0]

@@ -101,8 +101,8 @@ class CompiledProgram:
 
     def text(self, name: str) -> str | None:
         """Return text of the file's metadata, or None."""
-        found = functions().srnn_text(self.address, name.encode())
-        return None if found is None else found.decode()
+        text = functions().srnn_text(self.address, name.encode())
+        return None if text is None else text.decode()
 
     def stream(self) -> CompiledStream:
         """Return a new stream at the initial state."""

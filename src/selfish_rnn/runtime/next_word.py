@@ -21,8 +21,8 @@ def choose(
     scores = scores.detach().to("cpu", torch.float32).contiguous()
     if library.available():
         none = -1 if forbidden is None else forbidden
-        drawn: int = functions().srnn_choose(address(scores), len(scores), temperature, top, none, number)
-        return drawn
+        word: int = functions().srnn_choose(address(scores), len(scores), temperature, top, none, number)
+        return word
     if forbidden is not None:
         scores = scores.index_fill(0, torch.tensor(forbidden), -torch.inf)
     if temperature <= 0 or top == 1:

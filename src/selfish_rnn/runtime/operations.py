@@ -240,8 +240,8 @@ def _glu(trace: Trace, func: Any, x: Tensor, dim: int = -1) -> Value:
 
 
 @operation("native_batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm")
-def _batch_norm(trace: Trace, func: Any, x: Tensor, *rest: Any) -> list[Value | None]:
-    weight, bias, mean, variance, *flags = rest
+def _batch_norm(trace: Trace, func: Any, x: Tensor, *arguments: Any) -> list[Value | None]:
+    weight, bias, mean, variance, *flags = arguments
     if mean is None or ("no_training" not in func._schema.name and flags[0]):
         raise trace.refuse("batch_norm", "it normalizes over the batch; track running statistics and call eval()")
     factor = (variance + flags[-1]).rsqrt()
@@ -313,7 +313,7 @@ def _layer_norm(
     trace: Trace, func: Any, x: Tensor, shape: Sequence[int], weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> list[Any]:
     value, parts, _ = _parts(trace, x, range(x.ndim - len(shape), x.ndim))
-    factor, shift = (None if each is None else each.detach().reshape(-1).repeat(parts) for each in (weight, bias))
+    factor, shift = (None if tensor is None else tensor.detach().reshape(-1).repeat(parts) for tensor in (weight, bias))
     return [trace.program.layer_norm(value, factor, shift, eps, parts), None, None]
 
 
@@ -497,7 +497,7 @@ def _move(trace: Trace, func: Any, *args: Any, **kwargs: Any) -> Any:
 
     def replaced(value: Any, name: str, part: int) -> Any:
         if isinstance(value, list | tuple):
-            return [replaced(each, name, part) for each in value]
+            return [replaced(item, name, part) for item in value]
         if not isinstance(value, Tensor):
             return 0 if name == "value" else value
         origin = trace.origin(value)

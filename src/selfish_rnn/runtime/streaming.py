@@ -224,7 +224,9 @@ class Stream:
         if len(sequences) != len(self._names):
             raise self._wrong_number(len(sequences))
         if len({len(sequence) for sequence in sequences}) != 1:
-            raise ValueError(f"sequences need the same number of steps, not {[len(each) for each in sequences]}")
+            raise ValueError(
+                f"sequences need the same number of steps, not {[len(sequence) for sequence in sequences]}"
+            )
         steps, vectors = len(sequences[0]), []
         for at, sequence in enumerate(sequences[: len(self._sizes)]):
             numbers = _floats(sequence, self._names[at])
@@ -233,7 +235,7 @@ class Stream:
                 raise ValueError(f"input {self._names[at]} has {size} numbers in every step, the sequence is {shape}")
             vectors.append(numbers.reshape(steps, self._sizes[at]))
         x = torch.cat(vectors, 1).contiguous() if vectors else torch.empty(0)
-        ids = [[self._token(each, at) for each in part] for at, part in enumerate(sequences[len(self._sizes) :])]
+        ids = [[self._token(token, at) for token in part] for at, part in enumerate(sequences[len(self._sizes) :])]
         tokens = torch.tensor(ids, dtype=torch.int32).T.contiguous() if ids else self._tokens
         y = torch.empty(steps, self._output_size)
         strides = 4 * len(ids), 4 * self._input_size, 4 * self._output_size
@@ -280,11 +282,11 @@ class Stream:
 
     def clone(self) -> Stream:
         """Return another stream in the same state, with the same weights in memory."""
-        other = Stream.__new__(Stream)
-        other.program, other.layers, other.error = self.program, self.layers, self.error
-        other._compiled = self._compiled
-        other._set_up(self._runner.clone())
-        return other
+        stream = Stream.__new__(Stream)
+        stream.program, stream.layers, stream.error = self.program, self.layers, self.error
+        stream._compiled = self._compiled
+        stream._set_up(self._runner.clone())
+        return stream
 
     # Files
 

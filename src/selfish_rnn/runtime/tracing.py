@@ -227,7 +227,8 @@ class Trace:
     def keep_state(self, tensor: Tensor, name: str) -> Value:
         """Add a state that begins as this tensor."""
         full, taken = ".".join(filter(None, [self.module, name])), self.program.states
-        full = next(each for each in (full, *(f"{full}.{number}" for number in range(2, 2**16))) if each not in taken)
+        candidates = (full, *(f"{full}.{number}" for number in range(2, 2**16)))
+        full = next(candidate for candidate in candidates if candidate not in taken)
         numbers = tensor.detach().to(torch.float32).reshape(-1).clone()
         return self.program.state(full, len(numbers), numbers if bool(numbers.any()) else None)
 

@@ -70,7 +70,7 @@ class Call:
         result = self.model(*inputs, self.state if state is None else state)
         if not isinstance(result, tuple) or len(result) < 2:
             raise ValueError("a forward that takes a state must return a tuple whose last part is the next state")
-        shapes = [[tuple(tensor.shape) for tensor in _leaves(each)] for each in (self.state, result[-1])]
+        shapes = [[tuple(tensor.shape) for tensor in _leaves(value)] for value in (self.state, result[-1])]
         if shapes[0] != shapes[1]:
             raise ValueError(f"the state has the shapes {shapes[0]}, the state that the forward returns {shapes[1]}")
         return _named(result[:-1] if len(result) > 2 else result[0]), result[-1]
@@ -217,11 +217,13 @@ def _flow(call: Call, axis: int) -> tuple[bool, bool, bool] | None:
             forward |= call.state is None and not torch.equal(before, early)
             continue
         extends = True
-        rest = before.shape[along] - 1
-        forward |= not torch.equal(before.narrow(along, 1, rest), early.narrow(along, 1, rest))
-        backward |= not torch.equal(before.narrow(along, 0, rest), late.narrow(along, 0, rest))
+        remaining = before.shape[along] - 1
+        forward |= not torch.equal(before.narrow(along, 1, remaining), early.narrow(along, 1, remaining))
+        backward |= not torch.equal(before.narrow(along, 0, remaining), late.narrow(along, 0, remaining))
         # Even if no input reaches it, a state changes from step to step.
-        forward |= not torch.allclose(same.narrow(along, 1, rest), same.narrow(along, 0, 1), atol=1e-5, equal_nan=True)
+        forward |= not torch.allclose(
+            same.narrow(along, 1, remaining), same.narrow(along, 0, 1), atol=1e-5, equal_nan=True
+        )
     return forward, backward, extends
 
 

@@ -106,7 +106,7 @@ class SparseTraining(HookListener, abc.ABC):
 
     @property
     def at_target(self) -> bool:
-        """Flag that the network has its final sparsity."""
+        """True if the network has its final sparsity."""
         return True
 
     def measures(self) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class Hooks:
 
     @property
     def dropped(self) -> bool:
-        """Flag that the replacement of a module was dropped while the module still exists."""
+        """True if the replacement of a module was dropped while the module still exists."""
         return self._before is not None and self._before() is not None
 
     def listen_to_forward(self) -> None:

@@ -91,7 +91,7 @@ class DenseScores:
 
     @property
     def by_gradient(self) -> bool:
-        """Flag that gradients are needed."""
+        """True if gradients are needed."""
         return self._signal is not None and not any(map(self.is_momentum_of, self._optimizers))
 
     def is_momentum_of(self, optimizer: Optimizer) -> bool:

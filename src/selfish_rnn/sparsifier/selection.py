@@ -285,7 +285,7 @@ class Candidate(NamedTuple):
 
     @property
     def stored(self) -> bool:
-        """Flag that the weight is packed and has a topology."""
+        """True if the weight is packed and has a topology."""
         return isinstance(self.weight, SparseWeight)
 
     def bind(self, topology: Topology) -> SparseWeight:

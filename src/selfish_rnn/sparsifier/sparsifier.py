@@ -198,7 +198,7 @@ class Sparsifier(SparseTraining):
 
     @property
     def in_training(self) -> bool:
-        """Flag that an optimizer of the weights has made a step."""
+        """True if an optimizer of the weights has made a step."""
         return bool(self._optimizers)
 
     def reseed(self, seed: int) -> None:
@@ -285,7 +285,7 @@ class Sparsifier(SparseTraining):
 
     @property
     def at_target(self) -> bool:
-        """Flag that the network has its final sparsity, which a method that prunes reaches late in the run."""
+        """True if the network has its final sparsity, which a method that prunes reaches late in the run."""
         return self._units_after(self.rewirings_done) == self._units_after(self.rewirings or 0)
 
     @property

@@ -53,7 +53,7 @@ class SparseWeight(abc.ABC):
 
     @property
     def requires_grad(self) -> bool:
-        """Flag that the weight is trained. A frozen weight is not rewired."""
+        """True if the weight is trained. A frozen weight is not rewired."""
         return self.parameter.requires_grad
 
     def bind(self, name: str, gates: GateLayout) -> Self:
@@ -124,7 +124,7 @@ class SparseWeight(abc.ABC):
 
     @property
     def was_sparse(self) -> bool:
-        """Flag that the matrix was mostly zero when it was bound, as in a trained sparse model."""
+        """True if the matrix was mostly zero when it was bound, as in a trained sparse model."""
         return False
 
     def drop_backup(self) -> None:  # noqa: B027
@@ -158,7 +158,7 @@ class SparseWeight(abc.ABC):
     @property
     @abc.abstractmethod
     def has_gradient(self) -> bool:
-        """Flag that there is a sum."""
+        """True if there is a sum."""
 
     @abc.abstractmethod
     def collected_gradient(self) -> Tensor:

@@ -51,7 +51,7 @@ def key(name: str, ending: str) -> str:
 
 def stored_keys(tensors: Container[str], name: str) -> list[str]:
     """Return the names of the tensors of a matrix that are there."""
-    return [each for each in (key(name, ending) for ending in ENDINGS) if each in tensors]
+    return [entry for entry in (key(name, ending) for ending in ENDINGS) if entry in tensors]
 
 
 def read_topology(tensors: Mapping[str, Tensor], name: str, shape: Shape, gates: GateLayout | None = None) -> Topology:

@@ -106,7 +106,7 @@ class Method:
             )
         if self.pruning:
             self._check_pruning(self.pruning, self.removal)
-        pools = [find_part("pool", each) for each in self.removal.pools or (self.pool,)]
+        pools = [find_part("pool", pool) for pool in self.removal.pools or (self.pool,)]
         if self.pool not in pools:
             raise ValueError(
                 f"removal {self.removal.name} does not support pool {self.pool.name}: pool must be "
@@ -141,23 +141,23 @@ class Method:
 
     @property
     def rewires(self) -> bool:
-        """Whether a rewiring removes weights and grows the same number."""
+        """True if a rewiring removes weights and grows the same number."""
         return self.removal is not None and self.growth is not None
 
     @property
     def prunes(self) -> bool:
-        """Whether weights are removed for good until the sparsity is reached. A method may prune and rewire."""
+        """True if weights are removed for good until the sparsity is reached. A method may prune and rewire."""
         return self.pruning is not None
 
     @property
     def moves_between_matrices(self) -> bool:
-        """Whether a matrix may gain weights that another one loses, other than those of its layer."""
+        """True if a matrix may gain weights that another one loses, other than those of its layer."""
         over_network = self.pool.network or self.redistribution.counts is not None
         return (self.rewires and over_network) or (self.pruning is not None and self.pruning.network)
 
     @property
     def stays_dense(self) -> bool:
-        """Whether every weight exists throughout the run."""
+        """True if every weight exists throughout the run."""
         return self.allocation.dense and not self.prunes
 
     @property
@@ -167,19 +167,19 @@ class Method:
 
     @property
     def uses_gradients(self) -> bool:
-        """Whether a rewiring uses gradients of the last backward pass, of existing weights or of other positions."""
+        """True if a rewiring uses gradients of the last backward pass, of existing weights or of other positions."""
         return self.signal is not None or self.uses_weight_gradients
 
     @property
     def uses_weight_gradients(self) -> bool:
-        """Whether a rewiring uses the gradients of the existing weights in the last backward pass."""
+        """True if a rewiring uses the gradients of the existing weights in the last backward pass."""
         if self.removal is None:
             return False
         return self.removal.gradients or (self.rewires and self.redistribution.gradients)
 
     @property
     def sparse_backward(self) -> bool:
-        """Whether no dense gradient or momentum is ever computed or stored.
+        """True if no dense gradient or momentum is ever computed or stored.
 
         A method that samples gradients computes a few for positions without a weight before a rewiring.
         """

@@ -32,12 +32,12 @@ class Signal(StrEnum):
 
     @property
     def kept_by_optimizer(self) -> bool:
-        """Whether the optimizer stores it, rather than a backward pass computing it."""
+        """True if the optimizer stores it, rather than a backward pass computing it."""
         return self is Signal.MOMENTUM
 
     @property
     def dense(self) -> bool:
-        """Whether it covers all positions of a matrix."""
+        """True if it covers all positions of a matrix."""
         return self is not Signal.SAMPLED_GRADIENT
 
 
@@ -60,7 +60,7 @@ class Pool(Part):
 
     @property
     def can_prune(self) -> bool:
-        """Whether the rate fixes the number of removed weights of each matrix, as pruning needs."""
+        """True if the rate fixes the number of removed weights of each matrix, as pruning needs."""
         return self.spans is None and not self.network and not self.layer
 
 
@@ -118,7 +118,7 @@ class Removal(Part):
 
     @property
     def can_prune(self) -> bool:
-        """Whether the rate fixes the number of removed weights, as pruning needs."""
+        """True if the rate fixes the number of removed weights, as pruning needs."""
         return self.rates is None and self.state is None and not self.elementwise
 
 

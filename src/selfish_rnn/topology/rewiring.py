@@ -60,11 +60,11 @@ class Rewiring:
         """Topology afterwards."""
         return self.before.without(self.removed).joined(self.grown)
 
-    def then(self, other: Rewiring) -> Rewiring:
+    def then(self, later: Rewiring) -> Rewiring:
         """Return one rewiring for this one, which only removes, and another after it."""
         removed = self.removed.clone()
-        removed[~self.removed] = other.removed
-        return Rewiring(self.before, removed, other.grown)
+        removed[~self.removed] = later.removed
+        return Rewiring(self.before, removed, later.grown)
 
     def divided(self, rows: Sequence[int]) -> Iterator[Rewiring]:
         """Split the rewiring from the top into matrices of ``rows`` rows each, without gates."""

@@ -79,7 +79,7 @@ class View:
 
     @property
     def single(self) -> bool:
-        """Whether the units are the weights themselves, in the same places."""
+        """True if the units are the weights themselves, in the same places."""
         return self.block == SINGLE and not self.keep_diagonal and self.gates.axes == (0,)
 
     @property
@@ -111,15 +111,15 @@ class View:
         if self.single:
             return topology
         units = np.unique(self._units_of(topology)[1])
-        found = replace(self.units, positions=torch.from_numpy(units[units >= 0]))
-        whole = self.expand(found)
+        existing = replace(self.units, positions=torch.from_numpy(units[units >= 0]))
+        whole = self.expand(existing)
         if whole.count != topology.count or not torch.equal(whole.positions, topology.positions):
             what = f"blocks of {self.block[0]}x{self.block[1]}" if self.block != SINGLE else "single weights"
             raise ValueError(
                 f"this topology of shape {self.shape} does not consist of whole {what}"
                 f"{' and its diagonal' if self.keep_diagonal else ''}"
             )
-        return found
+        return existing
 
     def unit_weights(self, weights: ActiveWeights) -> ActiveWeights:
         """Return the existing units with their magnitudes: the root mean square of the weights of a block."""
@@ -211,7 +211,7 @@ class View:
 
     @property
     def _without_diagonal(self) -> bool:
-        """Whether the matrix of units is the matrix without its diagonal."""
+        """True if the matrix of units is the matrix without its diagonal."""
         return self.keep_diagonal and self.block == SINGLE
 
     @property

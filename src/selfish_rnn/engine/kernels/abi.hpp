@@ -235,6 +235,7 @@ void selfish_ordered_backward(const OrderedBackward* layer);
 // Which kernels are in use and which are the best this processor runs: 0 portable, 1 AVX2, 2 AVX-512.
 int64_t selfish_target();
 int64_t selfish_best_target();
+int64_t selfish_target_runs(int64_t wanted);
 void selfish_use_target(int64_t wanted);
 // Whether the kernels take several threads: 1 if they were compiled with OpenMP.
 int64_t selfish_threaded();

@@ -2,6 +2,7 @@
 #include <cstdlib>
 
 #include "bf16_kernels.hpp"
+#include "processor.hpp"
 
 namespace selfish {
 namespace portable_bf16 {
@@ -17,18 +18,9 @@ namespace {
 
 enum Bf16Target : int64_t { kNone, kEmulation, kAVX512BF16 };
 
-bool supported() {
-#ifdef SELFISH_X86
-  __builtin_cpu_init();
-  return __builtin_cpu_supports("avx512bf16");
-#else
-  return false;
-#endif
-}
-
 // The emulation belongs to the portable kernels, which nobody gets without asking for them on a better processor.
 Bf16Target target() {
-  static const bool native = supported();
+  static const bool native = processor_runs(Target::kAVX512BF16);
   if (selfish_target() == 0) return kEmulation;
   return native && selfish_target() == selfish_best_target() ? kAVX512BF16 : kNone;
 }

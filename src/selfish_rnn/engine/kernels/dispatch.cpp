@@ -4,6 +4,7 @@
 #include "../../runtime/kernels/abi.hpp"
 #include "bf16_abi.hpp"
 #include "kernels.hpp"
+#include "processor.hpp"
 
 namespace selfish {
 namespace portable {
@@ -20,26 +21,14 @@ extern const Kernels kernels;
 
 namespace {
 
-enum Target : int { kPortable, kAVX2, kAVX512 };
+constexpr Target kTargets[] = {Target::kPortable, Target::kAVX2, Target::kAVX512};
 
-int best_target() {
-#ifdef SELFISH_X86
-  __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw"))
-    return kAVX512;
-  if (avx2) return kAVX2;
-#endif
-  return kPortable;
-}
-
-int target = best_target();
+int64_t target = best_of(kTargets);
 
 const Kernels& chosen() {
 #ifdef SELFISH_X86
-  if (target == kAVX512) return avx512::kernels;
-  if (target == kAVX2) return avx2::kernels;
+  if (kTargets[target] == Target::kAVX512) return avx512::kernels;
+  if (kTargets[target] == Target::kAVX2) return avx2::kernels;
 #endif
   return portable::kernels;
 }
@@ -76,9 +65,10 @@ const int64_t* selfish_structure_sizes() {
   return sizes;
 }
 
-int64_t selfish_best_target() { return best_target(); }
+int64_t selfish_best_target() { return best_of(kTargets); }
+int64_t selfish_target_runs(int64_t wanted) { return wanted >= 0 && wanted <= best_of(kTargets); }
 int64_t selfish_target() { return target; }
-void selfish_use_target(int64_t wanted) { target = wanted <= best_target() ? static_cast<int>(wanted) : best_target(); }
+void selfish_use_target(int64_t wanted) { target = selfish_target_runs(wanted) ? wanted : best_of(kTargets); }
 
 int64_t selfish_threaded() { return kThreaded; }
 

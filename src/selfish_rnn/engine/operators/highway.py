@@ -34,7 +34,7 @@ class Saved(NamedTuple):
 
     @staticmethod
     def sizes(x: Tensor, hidden: int, depth: int, keep: bool, precision: str) -> list[int]:
-        """How many numbers each of them has."""
+        """Return the number of entries of each."""
         steps, batch, _ = x.shape
         bfloat16 = precision == "bfloat16"
         step = step_columns(batch) * hidden if bfloat16 else step_floats(batch, hidden)
@@ -121,7 +121,7 @@ def highway(
     saved = Saved.empty(x, hidden, len(values), keep, precision)
     if batch == 0:
         return y, *saved
-    given: dict[str, Pointed | int | None] = {
+    layer_fields: dict[str, Pointed | int | None] = {
         **shape,
         **saved._asdict(),
         "depth": len(values),
@@ -137,14 +137,14 @@ def highway(
         "y": y,
     }
     if precision == "bfloat16":
-        run_in_workspace("bf16_highway_forward", given, _bfloat16_indexes(input_index, indices))
+        run_in_workspace("bf16_highway_forward", layer_fields, _bfloat16_indexes(input_index, indices))
         return y, *saved
     work = library.workspace(
         x_panels=panel_floats(x.shape[0] * batch, inputs),
         mask_panels=0 if mask is None else step_floats(batch, hidden),
         masked=0 if mask is None else 2 * step_floats(batch, hidden),
     )
-    library.run("highway_forward", given, work)
+    library.run("highway_forward", layer_fields, work)
     return y, *saved
 
 
@@ -168,8 +168,8 @@ def _check_weights(
 
 
 @highway.register_fake
-def _(x: Tensor, h: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    *_, values, _, _, keep, precision = rest
+def _(x: Tensor, h: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    *_, values, _, _, keep, precision = arguments
     return x.new_empty(*x.shape[:2], h.shape[-1]), *Saved.empty(x, h.shape[-1], len(values), keep, precision)
 
 
@@ -202,18 +202,18 @@ def highway_backward(
     gradients = _gradients(x, input_values, values, dy, needs)
     if batch == 0:
         return [gradient.zero_() for gradient in gradients]
-    given = Gradients.of(gradients, needs)
+    outputs = Gradients.of(gradients, needs)
     fields: dict[str, Pointed | int | None] = {
         **shape,
         **forward._asdict(),
-        **given._asdict(),
+        **outputs._asdict(),
         "depth": depth,
         "input_index": input_index,
         "input_values": input_values,
         "recurrent_index": _pointers(indices),
         "recurrent_values": _pointers(values),
-        "recurrent_gradients": _pointers(given.recurrent_gradients),
-        "bias_gradients": _pointers(given.bias_gradients),
+        "recurrent_gradients": _pointers(outputs.recurrent_gradients),
+        "bias_gradients": _pointers(outputs.bias_gradients),
         "x": x,
         "mask": mask,
         "dy": dy,
@@ -251,8 +251,8 @@ def _gradients(x: Tensor, input_values: Tensor, values: list[Tensor], dy: Tensor
 
 
 @highway_backward.register_fake
-def _(x: Tensor, *rest: Any) -> list[Tensor]:
-    _, input_values, _, values, _, _, dy, needs = rest[:8]
+def _(x: Tensor, *arguments: Any) -> list[Tensor]:
+    _, input_values, _, values, _, _, dy, needs = arguments[:8]
     return _gradients(x, input_values, values, dy, needs)
 
 
@@ -274,10 +274,10 @@ def _autograd(ctx: Any, dy: Tensor | None, *unused: Tensor | None) -> tuple[Any,
     saved, values, indices = tensors[:levels], tensors[levels : levels + ctx.depth], tensors[levels + ctx.depth :]
     needed = ctx.needs_input_grad
     needs = [needed[0], needed[1], needed[3], *needed[5], *needed[7]]
-    found = highway_backward(x, mask, input_values, input_index, values, indices, saved, dy, needs, ctx.precision)
-    given = Gradients.of(found, needs)
-    matrices, biases = given.recurrent_gradients, given.bias_gradients
-    return given.dx, given.dh_first, None, given.input_gradients, None, matrices, nothing, biases, None, None
+    gradients = highway_backward(x, mask, input_values, input_index, values, indices, saved, dy, needs, ctx.precision)
+    outputs = Gradients.of(gradients, needs)
+    matrices, biases = outputs.recurrent_gradients, outputs.bias_gradients
+    return outputs.dx, outputs.dh_first, None, outputs.input_gradients, None, matrices, nothing, biases, None, None
 
 
 highway.register_autograd(_autograd, setup_context=_save)

@@ -32,8 +32,8 @@ def write_comparison(comparison: Comparison, folder: Path) -> list[Path]:
 
 def table_rows(comparison: Comparison) -> list[list[str]]:
     """Return a row for your method, and one for each method with results."""
-    own = [f"**{comparison.case.method}**", *_numbers(list(comparison.own.values())), *3 * [EMPTY]]
-    return [own, *(_row(opponent) for opponent in comparison.opponents if opponent.results)]
+    cells = [f"**{comparison.case.method}**", *_numbers(list(comparison.own.values())), *3 * [EMPTY]]
+    return [cells, *(_row(opponent) for opponent in comparison.opponents if opponent.results)]
 
 
 def _row(opponent: Opponent) -> list[str]:

@@ -1,4 +1,5 @@
 // Chooses the int8 kernels for the processor at hand, and offers them to the outside.
+#include "../../engine/kernels/processor.hpp"
 #include "api_functions.hpp"
 #include "int8_kernels.hpp"
 #include "windows_checking.hpp"
@@ -19,41 +20,21 @@ SELFISH_DECLARE(int8_avx512_vbmi)
 
 namespace {
 
-enum Int8Target : int { kInt8Portable, kInt8AVX2, kInt8AVXVNNI, kInt8AVX512VNNI, kInt8AVX512VBMI, kInt8Targets };
+constexpr Target kTargets[] = {Target::kPortable, Target::kAVX2, Target::kAVXVNNI, Target::kAVX512VNNI,
+                               Target::kAVX512VBMI};
+constexpr int64_t kTargetCount = sizeof(kTargets) / sizeof(kTargets[0]);
 
-bool runs(int64_t wanted) {
-#ifdef SELFISH_X86
-  __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool vnni = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-                    __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                    __builtin_cpu_supports("avx512vnni");
-  switch (wanted) {
-    case kInt8AVX2: return avx2;
-    case kInt8AVXVNNI: return avx2 && __builtin_cpu_supports("avxvnni");
-    case kInt8AVX512VNNI: return vnni;
-    case kInt8AVX512VBMI: return vnni && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2");
-    default: break;
-  }
-#endif
-  return wanted == kInt8Portable;
-}
+bool runs(int64_t wanted) { return wanted >= 0 && wanted < kTargetCount && processor_runs(kTargets[wanted]); }
 
-int64_t best() {
-  int64_t target = kInt8Targets - 1;
-  while (!runs(target)) --target;
-  return target;
-}
-
-int64_t int8_target = best();
+int64_t int8_target = best_of(kTargets);
 
 const Int8Kernels& chosen() {
-  switch (int8_target) {
+  switch (kTargets[int8_target]) {
 #ifdef SELFISH_X86
-    case kInt8AVX2: return int8_avx2::kernels;
-    case kInt8AVXVNNI: return int8_avx_vnni::kernels;
-    case kInt8AVX512VNNI: return int8_avx512_vnni::kernels;
-    case kInt8AVX512VBMI: return int8_avx512_vbmi::kernels;
+    case Target::kAVX2: return int8_avx2::kernels;
+    case Target::kAVXVNNI: return int8_avx_vnni::kernels;
+    case Target::kAVX512VNNI: return int8_avx512_vnni::kernels;
+    case Target::kAVX512VBMI: return int8_avx512_vbmi::kernels;
 #endif
     default: return int8_portable::kernels;
   }
@@ -90,7 +71,7 @@ void selfish_int8_layer(const Int8Layer* layer) { chosen().layer(layer); }
 
 int64_t selfish_int8_target() { return int8_target; }
 int64_t selfish_int8_target_runs(int64_t wanted) { return runs(wanted); }
-void selfish_int8_use_target(int64_t wanted) { int8_target = runs(wanted) ? wanted : best(); }
+void selfish_int8_use_target(int64_t wanted) { int8_target = runs(wanted) ? wanted : best_of(kTargets); }
 
 }  // extern "C"
 }  // namespace selfish

@@ -93,8 +93,8 @@ def _levelled(heights: Numbers, capacity: Numbers, total: int) -> Numbers:
         else:
             high = middle - 1
     rises = np.clip(low - heights, 0, capacity)
-    rest = total - int(rises.sum())
-    rises[np.flatnonzero((heights + rises == low) & (rises < capacity))[:rest]] += 1
+    remaining = total - int(rises.sum())
+    rises[np.flatnonzero((heights + rises == low) & (rises < capacity))[:remaining]] += 1
     return rises
 
 
