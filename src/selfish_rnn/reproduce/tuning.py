@@ -19,7 +19,7 @@ TUNING_SEED = 11
 LSTM, RHN, ON_LSTM, MOS = "stacked-lstm", "rhn", "on-lstm", "awd-lstm-mos"
 
 CHOSEN: dict[str, float] = {
-    "dense": 0.65,
+    "dense": 0.55,
     "dense-start": 0.3,
     "small-dense": 0.4,
     "small-dense-start": 0.3,
