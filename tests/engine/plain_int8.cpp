@@ -8,6 +8,7 @@
 
 #include "engine/kernels/abi.hpp"
 #include "runtime/kernels/abi.hpp"
+#include "runtime/kernels/api.h"
 
 using namespace selfish;
 using Floats = std::vector<float>;
@@ -163,10 +164,10 @@ void check_choice(int64_t words) {
   for (int64_t word = 0; word < words; ++word) best = scores[word] > scores[best] ? word : best;
   for (float score : scores) total += std::exp(double(score));
   ++cases;
-  if (selfish_choose(scores.data(), words, 0, 0, -1, 0.5) != best) ++unequal, std::printf("not the likeliest word\n");
+  if (srnn_choose(scores.data(), words, 0, 0, -1, 0.5) != best) ++unequal, std::printf("not the likeliest word\n");
   std::vector<int> drawn(words);
   const int tries = 20000;
-  for (int at = 0; at < tries; ++at) ++drawn[selfish_choose(scores.data(), words, 1, 0, -1, (at + 0.5) / tries)];
+  for (int at = 0; at < tries; ++at) ++drawn[srnn_choose(scores.data(), words, 1, 0, -1, (at + 0.5) / tries)];
   for (int64_t word = 0; word < words; ++word) {
     ++cases;
     const double off = std::fabs(double(drawn[word]) / tries - std::exp(double(scores[word])) / total);

@@ -130,7 +130,7 @@ def test_python_in_the_documentation_runs(
         "topology.gates",
         "topology.methods",
         "topology.removal",
-        "experiment.settings",
+        "experiment.optimizers",
         "optim.triggers",
         "sparsifier.selection",
     ],

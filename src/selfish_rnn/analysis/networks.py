@@ -213,9 +213,9 @@ def with_gates(densities: Mapping[str, Mapping[str, float]]) -> dict[str, Mappin
 def densities_over_time(records: Iterable[EpochRecord]) -> dict[str, dict[str, list[float]]]:
     """Return the density of every gate of every matrix after each epoch of a run.
 
-    >>> records = read_run("runs/mine").epochs
-    >>> densities_over_time(records)["rnn.weight_hh_l0"]["forget"]
-    [0.3, 0.2]
+    Example::
+
+        densities_over_time(read_run("runs/mine").epochs)["rnn.weight_hh_l0"]["forget"]  # [0.3, 0.2]
     """
     series: dict[str, dict[str, list[float]]] = {}
     for record in records:
