@@ -119,7 +119,7 @@ def _stream(model: Layer, inputs: Tensor, precision: LayerPrecision = "float32")
 
 
 def _dense_stream(model: Layer, inputs: Tensor, precision: LayerPrecision = "float32") -> Call:
-    """The same layer without its zeros, which is dense whatever the sparsity: a dense loop in C++."""
+    """Return a call of the dense form of a layer: a loop in C++, independent of the sparsity."""
     kind = "gru" if isinstance(model.rnn, nn.GRU) else "lstm"
     return _stream(layer(kind, model.rnn.hidden_size, 0.0), inputs, precision)
 
