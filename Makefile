@@ -9,7 +9,7 @@ format:  ## rewrite Python and C++ in the project's style
 	ruff format .
 	find src tests examples -name '*.cpp' -o -name '*.hpp' | xargs clang-format -i
 
-quick:  ## tests that take a second at most
+quick:  ## tests of up to about two seconds
 	pytest -m "not slow"
 
 test:  ## all tests

@@ -127,7 +127,7 @@ def test_an_optimizer_that_nobody_tells_of_validation_losses_is_named() -> None:
 
 
 def test_a_monitor_that_is_not_logged_is_named() -> None:
-    with pytest.raises(ValueError, match="monitor='loss' is none of the metrics of this validation: val_loss"):
+    with pytest.raises(ValueError, match="monitor='loss' is not a metric of this validation; available: val_loss"):
         fit(SelfishCallback(sparsity=0.7, monitor="loss"), module=Module("snt-asgd"))
 
 

@@ -45,7 +45,7 @@ class Executor:
         return self.runs / self.scale.name / planned.name
 
     def train(self, planned: Sequence[PlannedRun]) -> Progress:
-        """Train all runs without a result. Each result is saved as soon as its run is finished."""
+        """Train every run that has no result yet. Each result is saved as soon as its run is finished."""
         results = self.results
         for entry in planned:
             if results.get(entry) is None:

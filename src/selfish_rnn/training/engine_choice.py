@@ -90,7 +90,7 @@ def check_memory(experiment: Experiment, vocabulary: int, engine: str) -> None:
 def needed_memory(experiment: Experiment, vocabulary: int, engine: str) -> int:
     """Return a lower bound of the bytes that training takes.
 
-    It counts weights, gradients and optimizer state, and the scores of all words where these are computed at once.
+    It counts weights, gradients and optimizer state, and the scores of all words if the loss computes them at once.
     """
     sparse, others = experiment.model.sizes(vocabulary)
     state = OPTIMIZERS[experiment.optimizer.name].state_bytes
