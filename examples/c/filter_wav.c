@@ -66,11 +66,14 @@ int main(int count, char** arguments) {
   if (frame == 0 || srnn_output_size(model) != frame || srnn_token_count(model) != 0)
     fail("this model does not return as many samples as it takes");
   srnn_stream* stream = srnn_stream_new(model);
-  FILE *from = fopen(arguments[2], "rb"), *to = fopen(arguments[3], "wb");
-  if (stream == NULL || from == NULL || to == NULL) fail("a file cannot be opened");
+  FILE* from = fopen(arguments[2], "rb");
+  if (stream == NULL || from == NULL) fail("the sound cannot be opened");
+  if (strcmp(arguments[2], arguments[3]) == 0) fail("the output must be another file than the input");
 
   uint32_t rate = 0;
   const uint32_t samples = read_header(from, &rate);
+  FILE* to = fopen(arguments[3], "wb");  // only now: a sound that cannot be read leaves an older output as it was
+  if (to == NULL) fail("the output cannot be opened");
   fwrite("RIFF", 1, 4, to), write_number(to, 36 + 2 * samples, 4), fwrite("WAVEfmt ", 1, 8, to);
   write_number(to, 16, 4), write_number(to, 1, 2), write_number(to, 1, 2), write_number(to, rate, 4);
   write_number(to, 2 * rate, 4), write_number(to, 2, 2), write_number(to, 16, 2);

@@ -10,7 +10,14 @@ from reproduce_cases import made_up
 from selfish_rnn import SELFISH, UserError
 from selfish_rnn.files import write_atomically
 from selfish_rnn.reproduce.case import Case
-from selfish_rnn.reproduce.comparing import Comparison, OwnResults, baseline_folder, check_method
+from selfish_rnn.reproduce.comparing import (
+    Comparison,
+    OwnResults,
+    baseline_folder,
+    check_method,
+    check_rules,
+    save_rules,
+)
 from selfish_rnn.reproduce.rendering.comparison import latex, table_rows, write_comparison
 from selfish_rnn.reproduce.results import Results
 from selfish_rnn.reproduce.scales import SMALL
@@ -94,3 +101,15 @@ def test_a_wrong_method_or_folder_is_refused(tmp_path: Path, monkeypatch: pytest
         check_method("mime")
     with pytest.raises(UserError, match=r"there are no stored results in .*nowhere"):
         baseline_folder(tmp_path / "nowhere")
+
+
+def test_results_of_a_changed_rule_are_not_mixed_with_older_ones(tmp_path: Path) -> None:
+    rule, folder = tmp_path / "my_rule.py", tmp_path / "compare"
+    folder.mkdir()
+    rule.write_text("first = 1\n")
+    check_rules(folder, [rule])
+    save_rules(folder, [rule])
+    check_rules(folder, [rule])
+    rule.write_text("second = 2\n")
+    with pytest.raises(UserError, match=r"my_rule\.py has changed since the results in .* were made: give the method"):
+        check_rules(folder, [rule])

@@ -202,7 +202,7 @@ def test_a_wav_file_is_filtered_as_in_python(folder: Path, tmp_path: Path) -> No
         ("missing", "in.wav", "cannot read"),
     ):
         result = subprocess.run(
-            [command[0], tmp_path / model, tmp_path / sound, "x.wav"], capture_output=True, text=True
+            [command[0], tmp_path / model, tmp_path / sound, tmp_path / "x.wav"], capture_output=True, text=True
         )
         assert result.returncode == 1
         assert message in result.stderr

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from topology_cases import golden_cases, positions, seeded, seeds, topologies
+from torch import Tensor
 
 from selfish_rnn.topology import METHODS, SELFISH, ActiveWeights, GateLayout, Method, Topology, rewire
-from selfish_rnn.topology.growth import at_random, by_score
+from selfish_rnn.topology.growth import Growth, at_random, by_score
 from selfish_rnn.topology.topology import Span
 
 
@@ -137,3 +140,23 @@ def test_removed_positions_grow_again_where_no_other_is_empty(method: Method) ->
 def test_growth_elsewhere_leaves_the_removed_positions_empty() -> None:
     method = SELFISH.replace(growth="random-elsewhere")
     assert sum(regrown(method, 16, seed)[0] for seed in range(30)) == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda drawn: drawn[:-1], r"growth 'broken' returned \d+ positions, but its quotas are \d+"),
+        (lambda drawn: torch.cat([drawn, drawn[:1] + 1]), r"growth 'broken' returned \d+ positions, but"),
+        (lambda drawn: torch.cat([drawn[:1], drawn[:-1]]), r"growth 'broken' must return empty positions"),
+        (lambda drawn: torch.cat([drawn[1:], drawn[:1] + 10**6]), r"must return empty positions from 0 to"),
+    ],
+)
+def test_a_growth_that_breaks_the_budget_is_refused(change: Callable[[Tensor], Tensor], message: str) -> None:
+    def broken(occupied: Topology, quotas: object, generator: object) -> Tensor:
+        return change(at_random(occupied, quotas, generator))  # type: ignore[arg-type]
+
+    method = SELFISH.replace(name="broken", pool="matrix", growth=Growth("broken", broken, random=True))
+    topology = Topology.random((8, 10), GateLayout.single(8), 30, seeded(0))
+    weights = ActiveWeights(topology, torch.randn(30), None, None)
+    with pytest.raises(ValueError, match=message):
+        list(rewire(method, [lambda: weights], 0.5, seeded(0)))

@@ -45,8 +45,16 @@ def compare(
 
     Example: selfish-rnn compare --method mine --import my_rule.py
     """
+    from selfish_rnn.experiment.extensions import requested_imports
     from selfish_rnn.reproduce.case import Case
-    from selfish_rnn.reproduce.comparing import Comparison, OwnResults, baseline_folder, check_method
+    from selfish_rnn.reproduce.comparing import (
+        Comparison,
+        OwnResults,
+        baseline_folder,
+        check_method,
+        check_rules,
+        save_rules,
+    )
     from selfish_rnn.reproduce.execution import Executor
     from selfish_rnn.reproduce.plan import seeds_of_scale
     from selfish_rnn.reproduce.rendering.comparison import write_comparison
@@ -61,6 +69,7 @@ def compare(
         raise UserError(f"scale {size.name} has no network {network!r}; it has {', '.join(size.networks)}")
     case = Case(network, method, sparsity=sparsity, changes=tuple(assignments or ()))
     folder = out or Path("compare") / method
+    check_rules(folder, requested_imports())
     results = OwnResults(folder, size, Results(baseline_folder(baselines), size.name))
     chosen = numbers(seeds) or size.seeds or seeds_of_scale(case, size)
     comparison = Comparison(case, size, chosen, results)
@@ -68,8 +77,12 @@ def compare(
     if dry_run:
         for run in comparison.runs:
             state = "finished" if results.get(run) is not None else "to do"
-            say(console, f"{state:8}  {run.command}  # {run.name}")
+            imports = "".join(f" --import {path}" for path in requested_imports())
+            say(console, f"{state:8}  {run.command}{imports}  # {run.name}")
+        if comparison.missing:
+            say(console, f"no stored results of: {', '.join(opponent.label for opponent in comparison.missing)}")
         return
+    save_rules(folder, requested_imports())
     with workers(jobs, ray) as (count, launch), RunsDisplay(console) as display:
         outcomes = Executor(size, runs, results, count, display, launch).train(comparison.runs).outcomes
     for path in write_comparison(comparison, folder):

@@ -143,5 +143,7 @@ def averaging(optimizers: Iterable[Any]) -> list[AveragedSGD]:
 def observed(metrics: Mapping[str, Any], monitor: str) -> float:
     """Return the metric that triggers averaging."""
     if monitor not in metrics:
-        raise ValueError(f"monitor={monitor!r} is not a metric of this validation; available: {', '.join(sorted(metrics))}")
+        raise ValueError(
+            f"monitor={monitor!r} is not a metric of this validation; available: {', '.join(sorted(metrics))}"
+        )
     return float(metrics[monitor])

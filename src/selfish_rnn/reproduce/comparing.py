@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from pathlib import Path
 import selfish_rnn
 from selfish_rnn.errors import UserError, unknown
 from selfish_rnn.experiment.methods import CONFIGURABLE_METHODS
-from selfish_rnn.files import write_atomically
+from selfish_rnn.files import read_json, write_atomically, write_json
 from selfish_rnn.reproduce.case import Case
 from selfish_rnn.reproduce.paper.claims import AT_LEAST
 from selfish_rnn.reproduce.plan import PlannedRun
@@ -62,6 +63,34 @@ class OwnResults(Results):
         write_atomically(path, result.to_json().encode())
         self._by_name[result.run] = result
         return path
+
+
+RULES = "rules.json"
+"""File in the folder of a comparison with the checksums of the imported files that its results come from."""
+
+
+def _checksums(files: Sequence[Path]) -> dict[str, str]:
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def check_rules(folder: Path, files: Sequence[Path]) -> None:
+    """Refuse to mix results of two versions of imported files."""
+    path = folder / RULES
+    if not path.exists():
+        return
+    saved = read_json(path)
+    changed = sorted(name for name, checksum in _checksums(files).items() if saved.get(name, checksum) != checksum)
+    if changed:
+        raise UserError(
+            f"{', '.join(changed)} has changed since the results in {folder} were made: give the method another name, "
+            f"or remove {folder} and its run folders to compare again"
+        )
+
+
+def save_rules(folder: Path, files: Sequence[Path]) -> None:
+    """Write the checksums of the imported files."""
+    if files:
+        write_json(folder / RULES, _checksums(files))
 
 
 @dataclass(frozen=True)

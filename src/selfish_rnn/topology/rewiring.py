@@ -292,7 +292,26 @@ class _RewiringPlan:
         if self.growth.signal is not None:
             sampled = not Signal(self.growth.signal).dense
             needs.update({"gradient_at": matrix.sampled_gradient} if sampled else {"score": matrix.dense_score()})
-        return Rewiring(before, removed, self.growth.choose(freed.occupied, quotas, **needs))
+        grown = self.growth.choose(freed.occupied, quotas, **needs)
+        self._check_growth(grown, freed.occupied, quotas)
+        return Rewiring(before, removed, grown)
+
+    def _check_growth(self, grown: Tensor, occupied: Topology, quotas: Sequence[tuple[Any, int]]) -> None:
+        """Raise if a growth does not return as many empty positions as its quotas ask for."""
+        count, expected = len(grown), sum(number for _, number in quotas)
+        if count != expected:
+            raise ValueError(
+                f"growth {self.growth.name!r} returned {count:,} positions, but its quotas are {expected:,}"
+            )
+        if not count:
+            return
+        inside = int(grown[0]) >= 0 and int(grown[-1]) < occupied.size
+        increasing = bool((grown[1:] > grown[:-1]).all())
+        if not inside or not increasing or contains(occupied.positions.numpy(), grown.numpy()).any():
+            raise ValueError(
+                f"growth {self.growth.name!r} must return empty positions from 0 to {occupied.size - 1:,}, sorted, "
+                "each once"
+            )
 
     def _marks(self, index: int, matrix: ActiveWeights) -> Tensor:
         if self._removed is not None:

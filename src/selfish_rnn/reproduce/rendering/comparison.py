@@ -92,7 +92,8 @@ def _verdicts(comparison: Comparison) -> list[str]:
         compared.append(
             f"**Missing baselines:** {names}. The stored results have no runs of them at scale "
             f"`{comparison.scale.name}` and this sparsity, so nothing is said about them. To train one of them: "
-            "`selfish-rnn compare --method NAME`. Later comparisons in the same folder use its results."
+            f"`selfish-rnn compare --method NAME --scale {comparison.scale.name} --network {comparison.case.network}`. "
+            "Later comparisons in the same folder use its results."
         )
     partial = [
         f"{opponent.label} ({len(opponent.results)})"

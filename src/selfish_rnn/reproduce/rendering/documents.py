@@ -129,9 +129,9 @@ def _speed(lines: dict[str, Points]) -> list[str]:
         return []
     step, word, int8 = values
     return [
-        f"**Speed.** At sparsity {AT:g} a training step is {step:.2g} times as fast as dense torch on a CPU, and the "
-        f"next word {word:.2g} times in float32 and {int8:.2g} times in int8 over the fastest dense int8 (LSTM of 1500 "
-        "units)."
+        f"**Speed.** At sparsity {AT:g} a training step is {step:.2g} times as fast as dense torch on a CPU. The next "
+        f"word is {word:.2g} times as fast in float32 as in dense float32, and {int8:.2g} times as fast in int8 as in "
+        "the fastest dense int8 (LSTM of 1500 units)."
     ]
 
 
@@ -141,8 +141,8 @@ def _memory(lines: dict[str, Points]) -> list[str]:
         return []
     training, weights = values
     return [
-        f"**Memory.** Training it takes {100 * training:.0f} % of the dense network's memory, and its int8 weights "
-        f"take {100 * weights:.0f} % of the dense ones' bytes."
+        f"**Memory.** Training takes {100 * training:.0f} % of the dense network's memory, and sparse int8 weights "
+        f"take {100 * weights:.0f} % of the bytes of dense int8 ones."
     ]
 
 
@@ -160,7 +160,9 @@ def _verdicts(view: ResultView) -> str:
     outcomes = main_decisions(view)
     counts = Counter(decision.verdict for decision in outcomes)
     verbs = {HOLDS: "hold", FAILS: "do not hold", INCONCLUSIVE: "are inconclusive", NOT_RUN: "are not run"}
-    parts = ", ".join(f"{counts[verdict]} {verb}" for verdict, verb in verbs.items())
+    if counts[NOT_RUN] == len(outcomes):
+        return f"**Claims.** None of the paper's {len(outcomes)} claims has been run in this edition yet."
+    parts = ", ".join(f"{counts[verdict]} {verb}" for verdict, verb in verbs.items() if counts[verdict])
     return f"**Claims.** Of {len(outcomes)} claims of the paper {parts}."
 
 
