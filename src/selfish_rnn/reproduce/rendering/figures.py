@@ -335,7 +335,7 @@ FIGURES: Mapping[str, tuple[Callable[[ResultView], Points], Callable[[Points, bo
     "figure-sparsity": (
         sparsity_points,
         _draw_sparsity,
-        "Test perplexity, speed and memory against sparsity, relative to the dense network",
+        "Speed, memory and, once runs are finished, test perplexity against sparsity, relative to the dense network",
     ),
     "figure-pareto": (
         pareto_points,
