@@ -19,7 +19,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 CLASSIFIER = re.compile(r"Programming Language :: Python :: (3\.\d+)$")
 VERSIONS = [match[1] for match in map(CLASSIFIER.match, PROJECT["classifiers"]) if match]
 LINES = (ROOT / "constraints.txt").read_text().splitlines()
@@ -92,10 +93,11 @@ def test_the_constraints_resolve(version: str, torch_files: str, tmp_path: Path)
     if f"torch-{pin}-{tag}-{tag}-" not in torch_files:
         pytest.skip(f"{REGISTRY} has no wheel of torch {pin} for Python {version}")
     torch_without_libraries(tmp_path)
-    extras = PROJECT["optional-dependencies"]
+    extras, groups = PROJECT["optional-dependencies"], PYPROJECT["dependency-groups"]
     packages = [
         *PROJECT["dependencies"],
-        *(each for name in ("analysis", "test", "lightning", "dev", "docs") for each in extras[name]),
+        *(each for name in ("cli", "analysis", "test", "lightning") for each in extras[name]),
+        *(each for name in ("dev", "docs") for each in groups[name]),
     ]
     command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-input", "--quiet"]
     command += ["--target", str(tmp_path / "target"), "--python-version", version, "--only-binary", ":all:"]

@@ -15,6 +15,7 @@ import pytest
 from torch import Tensor
 
 from selfish_rnn.corpora import load_corpus
+from selfish_rnn.engine.saving import SavedWeights
 from selfish_rnn.experiment.presets import Settings, build_experiment, with_settings
 from selfish_rnn.experiment.settings import Experiment
 from selfish_rnn.files import load_tensors
@@ -209,6 +210,8 @@ def bits(value: Any) -> Any:
         return {key: bits(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [bits(item) for item in value]
+    if isinstance(value, SavedWeights):
+        return bits(value.tensors)
     return value
 
 

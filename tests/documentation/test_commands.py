@@ -113,6 +113,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("quickstart-1", "together", "selfish-1", "selfish-2", "static-1", "static-2"):
         shutil.copytree(folder / "runs" / "mine", folder / "runs" / name)
     (folder / "my_rule.py").write_text(blocks(ROOT / "docs" / "compare.md", "python")[0])
+    (folder / "results").symlink_to(ROOT / "results")
     (folder / "grid.yaml").write_text(blocks(ROOT / "docs" / "sweeps.md", "yaml")[0])
     return folder
 

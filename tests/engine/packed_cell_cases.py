@@ -11,10 +11,16 @@ from torch import Tensor, nn
 
 from selfish_rnn.engine import PackedEmbedding, PackedLinear, PackedWeight
 from selfish_rnn.engine.dense_gradients import dense_gradient, start_collecting, stop_collecting
+from selfish_rnn.engine.parameters import plain
 from selfish_rnn.engine.registry import counterpart
 from selfish_rnn.sparsifier.selection import gate_layouts
 
 Module = TypeVar("Module", bound=nn.Module)
+
+
+def differentiable(weight: PackedWeight) -> Tensor:
+    """Return the values as a plain tensor with a gradient: torch's checks know no subclasses."""
+    return plain(weight.values.detach()).clone().requires_grad_()
 
 
 def sparse_cell_(cell: Module, density: float, seed: int) -> Module:

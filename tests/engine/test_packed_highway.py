@@ -11,6 +11,7 @@ from packed_cell_cases import (
     assert_collects,
     assert_same_parameters,
     backward,
+    differentiable,
     in_double,
     packed_cell,
     packed_model,
@@ -20,7 +21,7 @@ from packed_cell_cases import (
 )
 from torch import Tensor, nn
 
-from selfish_rnn.engine import PackedWeight, pack
+from selfish_rnn.engine import pack
 from selfish_rnn.engine.operators import highway as highway_operators
 from selfish_rnn.engine.parameters import plain
 from selfish_rnn.models import RecurrentHighwayNetwork
@@ -119,11 +120,6 @@ def test_dense_gradients(masked: bool) -> None:
         backward([cell(*entering, None if mask is None else mask.to(dtype))], 2)
 
     assert_collects(packed, dense, run)
-
-
-def differentiable(weight: PackedWeight) -> Tensor:
-    """Return the values as a plain tensor with a gradient: torch's checks know no subclasses."""
-    return plain(weight.values.detach()).clone().requires_grad_()
 
 
 @pytest.mark.slow

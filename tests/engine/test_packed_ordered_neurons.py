@@ -11,6 +11,7 @@ from packed_cell_cases import (
     assert_collects,
     assert_same_parameters,
     backward,
+    differentiable,
     in_double,
     packed_cell,
     packed_model,
@@ -122,7 +123,7 @@ def test_dense_gradients(weight_drop: float) -> None:
 def test_operator(batch: int) -> None:
     packed, _ = pair(OrderedNeuronsCell(5, 6, 2), 0.5, 1)
     weights = packed.weight_input, packed.weight_recurrent
-    tensors = [tensor for weight in weights for tensor in (weight.values, weight.index)]
+    tensors = [tensor for weight in weights for tensor in (differentiable(weight), weight.index)]
     torch.library.opcheck(
         ordered_operators.ordered_neurons,
         (*window((3, batch, 5), 6, 2, 1), *tensors, packed.bias_input, 2, True),

@@ -254,7 +254,7 @@ def test_the_summary_says_what_is_known(root: Path, tmp_path: Path) -> None:
     assert unknown == [
         "- **Quality.** Test perplexity of Selfish relative to the dense network is unknown at scale `small`: no run "
         "is finished.",
-        "- **Claims.** Of 12 claims of the paper 0 hold, 0 do not hold, 0 are inconclusive, 12 are not run.",
+        "- **Claims.** None of the paper's 12 claims has been run in this edition yet.",
     ]
     write_benchmarks(root)
     speed, memory, quality, claims = summary(ResultView.read(root, "small")).splitlines()

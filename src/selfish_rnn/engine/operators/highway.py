@@ -16,6 +16,7 @@ from selfish_rnn.engine.operators import common
 from selfish_rnn.engine.packed_weight import PackedWeight
 from selfish_rnn.engine.precision import (
     bfloat16_index,
+    check_precision,
     operand_floats,
     precision_of,
     run_in_workspace,
@@ -50,6 +51,7 @@ class Saved(NamedTuple):
     @classmethod
     def empty(cls, x: Tensor, hidden: int, depth: int, keep: bool, precision: str) -> Saved:
         """Memory for them; the last has the precision of operands."""
+        check_precision(precision)
         *sizes, panels = cls.sizes(x, hidden, depth, keep, precision)
         return cls._make([*map(x.new_empty, sizes), x.new_empty(panels, dtype=getattr(torch, precision))])
 

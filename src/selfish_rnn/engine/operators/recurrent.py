@@ -11,7 +11,7 @@ from torch import Tensor
 from selfish_rnn.engine import library
 from selfish_rnn.engine.library import panel_floats, step_floats
 from selfish_rnn.engine.operators import common
-from selfish_rnn.engine.precision import operand_floats, run_in_workspace, step_columns, wide_columns
+from selfish_rnn.engine.precision import check_precision, operand_floats, run_in_workspace, step_columns, wide_columns
 from selfish_rnn.errors import unknown
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
@@ -42,6 +42,7 @@ class Saved(NamedTuple):
     @classmethod
     def empty(cls, x: Tensor, hidden: int, cell: str, keep: bool, precision: str) -> Saved:
         """Memory for them; of no size if nothing is to be kept. The last has the precision of operands."""
+        check_precision(precision)
         sizes = cls.sizes(x.shape[0], x.shape[1], hidden, cell, precision) if keep else [0] * len(cls._fields)
         operands = x.new_empty(sizes.pop(), dtype=getattr(torch, precision))
         return cls._make([*map(x.new_empty, sizes), operands])
