@@ -168,11 +168,12 @@ def test_gate_layouts_cover_the_rows() -> None:
 EVALUATION = """
 import resource, torch
 from selfish_rnn.models import MixtureOfSoftmaxesLSTM
+imports = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 model = MixtureOfSoftmaxesLSTM(33_278, embedding=60, hidden=8, hidden_last=8).eval()
 tokens, targets = torch.randint(33_278, (2, 70, 10))
 with torch.no_grad():
     model.loss(model.encode(tokens, model.initial_state(10)).output, targets)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - imports)
 """
 
 
@@ -181,4 +182,4 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 def test_evaluation_needs_little_memory() -> None:
     """The scores of a WikiText-2 window take 1.4 GB at once; the narrow layers only save time here."""
     run = subprocess.run([sys.executable, "-c", EVALUATION], capture_output=True, text=True, check=True)
-    assert int(run.stdout) < 1024**2
+    assert int(run.stdout) < 900 * 1024  # KiB above what imports take
