@@ -1,7 +1,7 @@
 """Count files, lines, imports and the words of docstrings and variables of a source tree.
 
 python tools/census.py                      # this tree
-python tools/census.py --tree /tmp/earlier  # another one, for example of `git archive`
+python tools/census.py --tree ../earlier    # another one, for example of `git archive`
 python tools/census.py --names training     # the places of discouraged names in one package
 """
 

@@ -129,7 +129,7 @@ class OptimizerKind:
 
     @property
     def averages(self) -> bool:
-        """Whether it averages its iterates."""
+        """True if the optimizer averages its iterates."""
         return issubclass(self.settings, AveragedSettings)
 
 

@@ -53,7 +53,7 @@ class Ranks:
 
     @property
     def is_main(self) -> bool:
-        """Whether this rank does all file and console output."""
+        """True on the rank that does all file and console output."""
         return self.rank == 0
 
     def share(self, count: int) -> slice:
